@@ -82,9 +82,9 @@ def _leaves_quote(line: str, opened: re.Match[str]) -> bool:
 
 
 def _indent_of_quote(line: str, width: int) -> int:
-    """Return the number of characters before the script in a line: at most `width`, as before the fence."""
+    """Return the width of the indent and quote marks before a line: at most `width`, that of the fence."""
     before = line[:width]
-    return len(before) if not before.strip(" \t>") else len(before) - len(before.lstrip(" \t>"))
+    return len(before) - len(before.lstrip(" \t>"))
 
 
 def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
@@ -137,8 +137,9 @@ def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBloc
 def _without_placeholders(line: str) -> str:
     """Return a line without annotations and placeholders for readers.
 
-    In a directive, <value> takes the place of a placeholder. In a command, a word of the same length does, as
-    bash would see a redirection. A line with only an ellipsis becomes a comment.
+    A directive with a placeholder gets the word <value> at its end, by which rules know it. In a command,
+    <NAME> becomes _NAME_, because bash would read a redirection. A line with only an ellipsis becomes a
+    comment.
     """
     line = _ANNOTATION.sub("", line)
     if _ELLIPSIS_LINE.match(line):

@@ -22,7 +22,7 @@ _UNCHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
     *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
 )
-# Each option with a number of GPUs, and the unit for which it asks for them.
+# What the number in each GPU option is counted for.
 _UNITS = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
 Requests = dict[tuple[str, str], dict[str, int]]  # counts by name and type, then by job, node and task
 
@@ -31,7 +31,7 @@ def check_options(options: Mapping[str, str], *, slurm: str) -> None:
     """Raise RefusedError for options that sbatch refuses together."""
     for pair in rivals(options):
         if slurm >= pair.since:
-            raise RefusedError(pair.words)
+            raise RefusedError(pair.message)
     if slurm >= "26.05" and "gpus-per-node" in options and "gpu" in options.get("gres", ""):
         raise RefusedError("--gpus-per-node and --gres=gpu are mutually exclusive.")
     if not any(name in options for name in _UNCHECKED):
@@ -39,20 +39,26 @@ def check_options(options: Mapping[str, str], *, slurm: str) -> None:
 
 
 def _check_resources(options: Mapping[str, str], slurm: str) -> None:
+    """Raise RefusedError with the first complaint of sbatch about GPUs and other generic resources."""
     requests = _requests(options, slurm)
     names = {name for name, _ in requests}
     for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
-        if options.get(option, "0").strip("0") and slurm >= since and "gpu" not in names:
+        if not _is_zero(options.get(option, "0")) and slurm >= since and "gpu" not in names:
             raise RefusedError("did not request any GPU.")
     if {name for name, kind in requests if kind} & {name for name, kind in requests if not kind}:
         raise RefusedError(MIXED)
     if "cpus-per-gpu" in options:
-        return  # sbatch then forgets its complaint about typed GPUs
+        return  # sbatch then takes typed GPUs beside shards, and does not compare counts
     if "gpu" in names and names & {"mps", "shard"}:
         raise RefusedError(INVALID)
     for (name, _), counts in requests.items():
-        for fault in _faults(name, counts, options, slurm):
+        fault = next(_faults(name, counts, options, slurm), None)
+        if fault is not None:
             raise RefusedError(fault)
+
+
+def _is_zero(number: str) -> bool:
+    return not number.strip("0")
 
 
 def _requests(options: Mapping[str, str], slurm: str) -> Requests:
@@ -61,10 +67,11 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
     for option, unit in _UNITS.items():
         value = options.get(option)
         amounts = gres.gpu_amounts(value, slurm=slurm) or ()
+        # Before 23.02, `--gpus-per-task=a100` means one GPU; later releases read it as 0.
         if option == "gpus-per-task" and slurm < "23.02":
-            amounts = amounts or (("", 1),) * bool(value)  # a word counts as one GPU
+            amounts = amounts or (("", 1),) * bool(value)
         elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
-            continue  # later releases take any word, and read a missing number as 0
+            continue
         for kind, amount in amounts:
             requests.setdefault(("gpu", kind), {})[unit] = amount
     for name, kind, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
@@ -93,6 +100,7 @@ def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
 
 
 def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str) -> Iterator[str]:
+    """Yield sbatch's complaints about the counts of a resource, in the order in which sbatch checks them."""
     for_job, for_node, for_task = (counts.get(unit, 0) for unit in ("job", "node", "task"))
     low, high = _node_counts(options, slurm)
     flag, each_node = f"--{name}s", f"--gres={name}/--{name}s-per-node"
@@ -112,6 +120,7 @@ def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], sl
 def _task_faults(
     for_job: int, for_node: int, for_task: int, options: Mapping[str, str], slurm: str
 ) -> Iterator[str]:
+    """Yield sbatch's complaints about GPUs per task, in the order in which sbatch checks them."""
     tasks = _tasks(options, slurm)
     each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
     if for_node and for_task > for_node:

@@ -11,7 +11,7 @@ class Rivals(NamedTuple):
     second: str  # the name of the other option
     since: str  # the first release that refuses both
     before: str  # the behaviour of older releases; "" if all known releases refuse both
-    words: str  # sbatch's message
+    message: str  # what sbatch prints
 
 
 class Options(Protocol):
