@@ -13,7 +13,8 @@ from sbatchgen.base.errors import CommandLineError
 from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs.index import Index, Run, place
 from sbatchgen.jobs.runs.overview import page
-from sbatchgen.jobs.runs.points import POINTS, SweepState, sweep_state
+from sbatchgen.jobs.runs.points import POINTS, Point, SweepState, sweep_state
+from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.record import Record, keep, records
 from sbatchgen.jobs.runs.status import RunState
 from tests.conftest import Command
@@ -56,6 +57,26 @@ def run(state: SweepState, tmp_path: Path) -> RunState:
 def test_the_best_point_is_the_first(state: SweepState, name: str, order: list[int]) -> None:
     assert [point.number for point in state.sorted_by(name)] == order
     assert [point.number for point in state.sorted_by(name, reverse=True)] == order[::-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("sentiment_accuracy", [1, 0]),
+        ("timeliness", [1, 0]),
+        ("interrupted/f1", [1, 0]),
+        ("val_loss2", [0, 1]),
+        ("test/RMSE", [0, 1]),
+        ("step-time", [0, 1]),
+        ("error_rate", [0, 1]),
+    ],
+)
+def test_the_order_follows_from_whole_words_of_a_metric(tmp_path: Path, name: str, order: list[int]) -> None:
+    points = tuple(
+        Point(number, ("",), "done", progress=Progress(state="", metrics={name: value}))
+        for number, value in enumerate((0.1, 0.9))
+    )
+    assert [point.number for point in SweepState(("lr",), points).sorted_by(name)] == order
 
 
 def test_the_table_has_a_column_of_the_metric_and_all_points(state: SweepState, run: RunState) -> None:

@@ -19,8 +19,11 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 POINTS = "points.csv"  # the file with the points, in the run folder
 EXIT = "exit"  # the file with the exit status of a point's last start, in the folder of the point
 DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
-# Metrics of which less is better, by a part of their names.
-_LESS = re.compile("loss|err|perplexity|ppl|mae|mse|nll|time|seconds", re.IGNORECASE)
+# Metrics of which less is better, by how a word of their names ends: val_loss, test/rmse, train-time.
+_LESS = re.compile(
+    r"(?:loss|err|errors?|perplexity|ppl|mae|mse|nll|seconds|(?<![^\W_])(?:wall|run)?time)\d*(?![^\W_])",
+    re.IGNORECASE,
+)
 _STOPPED = "75"  # the script's exit status if the training was stopped with more to do
 
 
