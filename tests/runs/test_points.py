@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs.index import Index, Run, place
 from sbatchgen.jobs.runs.overview import page
-from sbatchgen.jobs.runs.points import POINTS, Point, SweepState, sweep_state
+from sbatchgen.jobs.runs.points import POINTS, Point, SweepState, read_sweep, sweep_state
 from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.record import Record, keep, records
 from sbatchgen.jobs.runs.status import RunState
@@ -91,6 +91,13 @@ def test_an_unknown_metric_is_answered_with_the_known_ones(state: SweepState) ->
     with pytest.raises(CommandLineError, match="no point of this sweep has a number 'f2'") as error:
         state.sorted_by("f2")
     assert error.value.problems[0].fix == "choose one of lr, opt, f1, grad_norm, loss, val_loss"
+
+
+def test_a_file_of_points_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    assert read_sweep(tmp_path) is None
+    (tmp_path / POINTS).symlink_to(tmp_path / POINTS)  # not readable, even for root
+    with pytest.raises(DocumentError, match="can't read .*points.csv"):
+        read_sweep(tmp_path)
 
 
 @pytest.mark.parametrize("words", [("--sort", "loss"), ("x", "--reverse"), ("x", "y", "--sort", "loss")])

@@ -94,7 +94,7 @@ class SweepState:
 def read_sweep(run_dir: Path) -> Sweep | None:
     """Return the sweep of a run folder; None if it has no sweep; DocumentError if the file can't be read."""
     file = run_dir / POINTS
-    return read_points(file) if os.access(file, os.R_OK) else None
+    return read_points(file) if os.path.lexists(file) else None
 
 
 def sweep_state(
