@@ -53,6 +53,15 @@ def account_home() -> str:
     return ""
 
 
+def is_too_long(path: Path) -> bool:
+    """Return whether no file can have this path, because it or a name in it has too many characters."""
+    try:
+        path.lstat()
+    except OSError as error:
+        return error.errno == errno.ENAMETOOLONG
+    return False
+
+
 def read_file(path: Path, most: int) -> bytes:
     """Return the contents of a regular file.
 

@@ -271,3 +271,11 @@ def test_it_follows_the_umask(tmp_path: Path) -> None:
         os.umask(old)
     modes = {path.stat().st_mode & 0o077 for path in (tmp_path / "state").rglob("*")}
     assert modes == {0}
+
+
+@pytest.mark.parametrize("name", ["status", "logs", "diagnose", "cancel"])
+def test_a_word_too_long_for_a_path_names_no_run(command: Command, folder: Path, name: str) -> None:
+    done = command(name, "x" * 300)
+    assert done.status == 2
+    assert "there is no run" in done.err
+    assert "File name too long" not in done.err

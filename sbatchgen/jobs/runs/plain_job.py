@@ -74,6 +74,8 @@ def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "
     and for an unknown id; DocumentError for a file that can't be read.
     """
     path = Path(os.path.normpath(folder / word_))
+    if files.is_too_long(path):
+        return None
     if path.is_dir():
         return _find_in_folder(word_, path, environment)
     if os.path.lexists(path):
