@@ -273,6 +273,14 @@ def test_it_follows_the_umask(tmp_path: Path) -> None:
     assert modes == {0}
 
 
+def test_a_known_folder_that_cannot_be_seen_does_not_stop_add(index: Index, tmp_path: Path) -> None:
+    """The folder's name is too long to be looked up. For root, no folder lacks a permission."""
+    index.begin("a", tmp_path / ("x" * 300), "ddp", shared=False)
+    moved = Run("ddp", str(tmp_path), shared=False, created=0.0)
+    (entered,) = index.add([(moved, [RunJob("a", "ddp", "1", "", 0.0)])])
+    assert (entered.name, entered.folder) == ("ddp", tmp_path)
+
+
 @pytest.mark.parametrize("name", ["status", "logs", "diagnose", "cancel"])
 def test_a_word_too_long_for_a_path_names_no_run(command: Command, folder: Path, name: str) -> None:
     done = command(name, "x" * 300)

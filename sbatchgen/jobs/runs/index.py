@@ -212,7 +212,7 @@ class Index:
             entered = self._runs.get(next(of_jobs, ""))
         if entered is None:
             entered = run._replace(name=self._free(run.name, numbers))
-        elif entered.path != run.path and not entered.folder.exists():  # it was moved
+        elif entered.path != run.path and not os.access(entered.path, os.F_OK):  # moved, or out of sight
             entered = entered._replace(path=run.path)  # the ends of jobs can be seen only in the new folder
             forgotten = [job for job in self._jobs_of(entered.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
