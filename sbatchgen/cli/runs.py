@@ -129,14 +129,14 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
     Asks and raises like `find_run`.
     """
     from sbatchgen.jobs.runs.job_log import task_of
-    from sbatchgen.jobs.runs.points import POINTS
+    from sbatchgen.jobs.runs.points import POINTS_FILE
     from sbatchgen.jobs.runs.record import records
 
     base, _, point = word.rpartition("/")
     is_point = base and point.isdecimal() and not index.find(word, current_folder())
     run, path = find_run(index, base if is_point else word, changes=changes), Path(current_folder(), word)
     known = records(run.folder)
-    if is_point and not any(record.array for record in known) and not (run.folder / POINTS).exists():
+    if is_point and not any(record.array for record in known) and not (run.folder / POINTS_FILE).exists():
         raise CommandLineError.of(f"run {run.name} is not a sweep or an array", fix=f"leave out /{point}")
     tasks = (task_of(record, path) for record in known if path.is_file())
     return run, point if is_point else next(filter(None, tasks), "")
@@ -157,7 +157,7 @@ def point_states_of(
     index: Index, names: Sequence[str], *, changes: bool = False
 ) -> tuple[list[RunState], list[Problem]]:
     """Return the states of runs, of points such as lr/0 and of jobs of no run, and problems with reading."""
-    from sbatchgen.jobs.runs.points import POINTS
+    from sbatchgen.jobs.runs.points import POINTS_FILE
     from sbatchgen.jobs.runs.status import plain_state, point_state, run_states
 
     plain = {at: job for at, name in enumerate(names) if (job := find_plain_job(index, name))}
@@ -167,7 +167,7 @@ def point_states_of(
     runs, jobs = [run for run, _, _ in chosen], [job for _, _, job in chosen]
     states, problems = run_states(index, os.environ, runs, only_point, jobs) if chosen else ([], [])
     for at, (run, point, _) in enumerate(chosen):
-        if point and (not Path(run_names[at]).is_file() or (run.folder / POINTS).exists()):
+        if point and (not Path(run_names[at]).is_file() or (run.folder / POINTS_FILE).exists()):
             (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run], point)[0]
             states[at] = point_state(whole, point)
     for at, job in plain.items():  # inserted where the order of the names has them

@@ -17,7 +17,7 @@ from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.jobs.resolved.sweep import grid
 from sbatchgen.jobs.review.screen import coloured
 from sbatchgen.jobs.runs.index import Index, place
-from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
@@ -114,7 +114,7 @@ def test_the_picture_of_status_shows_what_is_printed(
         if epoch:
             train(run, epoch, epochs)
     sweep = folder / "runs/lr"
-    (sweep / POINTS).write_text(grid(["lr=0.1,0.01", "batch-size=64,128"]).as_csv())
+    (sweep / POINTS_FILE).write_text(grid(["lr=0.1,0.01", "batch-size=64,128"]).as_csv())
     keep(sweep, Record(name="lr", job="4712", shared=False, folder=str(sweep), array="0-3", key="4712"))
     for number, accuracy in enumerate(POINTS_NOW):
         if accuracy:

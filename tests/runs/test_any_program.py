@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.resolved.sweep import read_points
-from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.points import POINTS_FILE
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY
@@ -117,7 +117,7 @@ def test_each_program_gets_the_values_of_its_point(site: Site, heading: str) -> 
     assert {point["state"] for point in until_ended(site, name)} == {"done"}, site.log(name)
 
     folder = site.folder / "runs" / name
-    sweep = read_points(folder / POINTS)
+    sweep = read_points(folder / POINTS_FILE)
     points = [dict(zip(sweep.names, values, strict=True)) for values in sweep.points]
     assert len(points) > 1
     for number, point in enumerate(points):

@@ -18,7 +18,7 @@ from sbatchgen.jobs.runs.index import Index, place
 from sbatchgen.jobs.runs.metrics import line_events, log_events
 from sbatchgen.jobs.runs.plain_job import find
 from sbatchgen.jobs.runs.plot import read_history
-from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.runs.progress import read_progress
 from sbatchgen.jobs.runs.record import Record, ResolvedValue
 from tests.conftest import FIXTURES, REPOSITORY, Command
@@ -207,7 +207,7 @@ def test_a_sweep_is_plotted_point_by_point(folder: Path, command: Command) -> No
     run_dir = folder / "elsewhere"
     index.begin("c0ffee", run_dir, "lr", shared=False)
     (run_dir / "2").mkdir(parents=True)  # it has not begun
-    (run_dir / POINTS).write_text("lr\n0.1\n0.2\n0.3\n")
+    (run_dir / POINTS_FILE).write_text("lr\n0.1\n0.2\n0.3\n")
     nothing = command("plot", "lr", "--text")
     assert (nothing.status, "in the points of this sweep so far" in nothing.err) == (3, True)
     for point in ("0", "1"):

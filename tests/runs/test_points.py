@@ -13,7 +13,7 @@ from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs.index import Index, Run, place
 from sbatchgen.jobs.runs.overview import page
-from sbatchgen.jobs.runs.points import POINTS, Point, SweepState, read_sweep, sweep_state
+from sbatchgen.jobs.runs.points import POINTS_FILE, Point, SweepState, read_sweep, sweep_state
 from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.record import Record, keep, records
 from sbatchgen.jobs.runs.status import RunState
@@ -88,15 +88,15 @@ def test_the_table_has_a_column_of_the_metric_and_all_points(state: SweepState, 
 
 
 def test_an_unknown_metric_is_answered_with_the_known_ones(state: SweepState) -> None:
-    with pytest.raises(CommandLineError, match="no point of this sweep has a number 'f2'") as error:
+    with pytest.raises(CommandLineError, match="no point of this sweep has a value for 'f2'") as error:
         state.sorted_by("f2")
     assert error.value.problems[0].fix == "choose one of lr, opt, f1, grad_norm, loss, val_loss"
 
 
 def test_a_file_of_points_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     assert read_sweep(tmp_path) is None
-    (tmp_path / POINTS).symlink_to(tmp_path / POINTS)  # not readable, even for root
-    with pytest.raises(DocumentError, match="can't read .*points.csv"):
+    (tmp_path / POINTS_FILE).symlink_to(tmp_path / POINTS_FILE)  # not readable, even for root
+    with pytest.raises(DocumentError, match=r"can't read .*points\.csv"):
         read_sweep(tmp_path)
 
 
@@ -124,7 +124,7 @@ def sweep(folder: Path, programs: Path) -> Path:
         (run_dir / f"lr-4711_{point}.out").write_text(f"point {point}\n")
         if status:
             (run_dir / point / "exit").write_text(status)
-    (run_dir / POINTS).write_text("lr\n0.1\n0.2\n0.3\n0.4\n")
+    (run_dir / POINTS_FILE).write_text("lr\n0.1\n0.2\n0.3\n0.4\n")
     about = Record(key="c0ffee", run="lr", shared=False, name="lr", job="4711", folder=str(folder))
     keep(run_dir, replace(about, array="0-2", log=f"{run_dir}/lr-%A_%a.out", command=("sbatchgen", "sweep")))
     index = Index(place(os.environ))

@@ -16,7 +16,7 @@ from sbatchgen.base.errors import SbatchgenError, SlurmError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid
 from sbatchgen.jobs.review.review import review_of_script
-from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.client import Output
 from sbatchgen.jobs.submit import sbatch
@@ -250,7 +250,7 @@ def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: i
         keep_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),
     ):
         raise KeyboardInterrupt
-    assert (tmp_path / POINTS).exists() == bool(submitted)
+    assert (tmp_path / POINTS_FILE).exists() == bool(submitted)
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,9 @@ def _brief(state: RunState) -> _BriefRun:
         "says": _cut(overview.headline(state)),
         "training": _cut(state.progress.says if state.progress else ""),
         "quiet": state.quiet,
-        "points": {name: numbers_as_text(many) for name, many in sweep.counts.items()} if sweep else None,
+        "points": {name: numbers_as_text(many) for name, many in sweep.numbers_by_state.items()}
+        if sweep
+        else None,
     }
 
 

@@ -114,7 +114,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
 def _is_done(state: RunState) -> bool:
     """Return whether the newest start of a run, or each point of its sweep, has ended well."""
     if state.sweep:
-        return [*state.sweep.counts] == [DONE]
+        return [*state.sweep.numbers_by_state] == [DONE]
     ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
     return ended in (DONE, "COMPLETED")
 

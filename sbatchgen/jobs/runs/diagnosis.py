@@ -62,7 +62,7 @@ class Diagnosis:
 def is_failed(state: RunState) -> bool:
     """Return whether a run is known to have failed: its newest job, its training, or a point of its sweep."""
     if state.sweep:
-        return FAILED in state.sweep.counts
+        return FAILED in state.sweep.numbers_by_state
     job = state.last
     if job is None or not job.ended:
         return False
@@ -76,7 +76,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     """
     run, says = state.run.name, headline(state)
     if state.sweep:
-        bad = [str(number) for number in state.sweep.counts.get(FAILED, ())]
+        bad = [str(number) for number in state.sweep.numbers_by_state.get(FAILED, ())]
         task = task or next(iter(bad), "")
         is_older = job_of(state, task, job_id) != job_of(state, task)
         if task not in bad and not is_older:

@@ -1,8 +1,8 @@
 """The index of a user's runs: a file in XDG_STATE_HOME with the names, folders and jobs of the runs.
 
-The file holds a checksum and a line of JSON. The index is a cache, and no job needs it: everything but the
-states of jobs is also in the run folders, from which `add` enters it again. Several commands may use the
-index at the same time. They write one after the other, and replace the file.
+The file holds a checksum and a line of JSON. The index is a cache, and no job needs it. All its facts except
+the states of jobs are also in the run folders, from which `add` can enter the runs again. Several commands
+may use the index at the same time. They write one after the other, and replace the file.
 """
 
 import contextlib
@@ -22,14 +22,15 @@ from sbatchgen.base.quoting import word
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs.record import Record
 
-BUSY_S = 1.0  # seconds to wait for the lock before writing states, which later commands see again
-WRITE_S = 10.0  # seconds to wait for the lock before writing submissions, which no command sees again
+# Seconds to wait for the lock. States can be lost, because the next command asks Slurm again.
+BUSY_S = 1.0  # before writing states
+WRITE_S = 10.0  # before writing submissions, which must not be lost
 SEARCHED = 200  # runs, the newest first, whose records are read if a file's path does not tell its run
 SEEN_S = 60.0  # how often the time of an unchanged state is written
 MAX_BYTES = 256 << 20
 SUBMITTING, LOST = "SUBMITTING", "LOST"  # states of a job without an id: not submitted yet, or answer lost
-_RUN = [str, str, bool, float]  # the types of a run's values in JSON
-_JOB = [str, str, str, str, float, str, bool, str, float]  # the types of a job's values in JSON
+_RUN_TYPES = [str, str, bool, float]  # the types of a run's values in JSON
+_JOB_TYPES = [str, str, str, str, float, str, bool, str, float]  # the types of a job's values in JSON
 _FOLDER = re.compile(rb'"/(?:[^"\\\n]|\\.)*"')
 
 
@@ -129,7 +130,10 @@ class Index:
                 self._jobs |= {job.key: job for job in news if job.key in self._jobs}
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
-        """Return the runs, the oldest first; since a time, only those with a job that is live or was seen."""
+        """Return the runs, the oldest first.
+
+        With `since`, return only runs with a job that has not ended, or that was seen after this time.
+        """
         self._load()
         jobs = self._jobs.values()
         recent = {job.run for job in jobs if not job.ended or max(job.seen, job.submitted) > since}
@@ -161,7 +165,8 @@ class Index:
     def job_of(self, run: Run, text: str, folder: Path) -> str:
         """Return the id of the job that `text` means, with which `find` found a run; "" if it means the run.
 
-        `text` may be the id, the id of a task (4711_3), or a log or script of the job.
+        `text` may be the id, the id of a task (4711_3 or 4711/3, which cli/runs.find_point divides), or a log
+        or script of the job.
         """
         id_ = text.partition("_")[0].partition("/")[0]
         if run.name == text:
@@ -192,7 +197,7 @@ class Index:
         yield from dict.fromkeys([*near, *newest[:SEARCHED]])
 
     def _runs_with_file(self, path: Path) -> Iterator[Run]:
-        """Yield the runs to which a log or a script belongs, the newest first."""
+        """Yield the runs to which a log or a script belongs, the likely runs first."""
         for run in self._likely_runs(path):
             for record in reversed(records.records(run.folder)):
                 if path in (*_files_of(run, record), Path(record.script)) and record.run in ("", run.name):
@@ -211,9 +216,10 @@ class Index:
             of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
             entered = self._runs.get(next(of_jobs, ""))
         if entered is None:
-            entered = run._replace(name=self._free(run.name, numbers))
-        elif entered.path != run.path and not os.access(entered.path, os.F_OK):  # moved, or out of sight
-            entered = entered._replace(path=run.path)  # the ends of jobs can be seen only in the new folder
+            entered = run._replace(name=self._free_name(run.name, numbers))
+        elif entered.path != run.path and not os.access(entered.path, os.F_OK):
+            # The folder was moved, or can no longer be seen. Only the new folder shows how jobs ended.
+            entered = entered._replace(path=run.path)
             forgotten = [job for job in self._jobs_of(entered.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
         self._runs[entered.name] = entered
@@ -223,7 +229,7 @@ class Index:
             folders[entered.path] = entered
         return entered
 
-    def _free(self, name: str, numbers: dict[str, int]) -> str:
+    def _free_name(self, name: str, numbers: dict[str, int]) -> str:
         """Return a name that no run has: `name`, or `name` with the next number."""
         if name not in self._runs:
             return name
@@ -267,7 +273,9 @@ class Index:
                 folders |= {path} if path.is_dir() else set()
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
             self._add(run, jobs, {known.path: known for known in self._runs.values()}, {})
-        what = f"the index of runs was damaged: it is now {aside}. The runs that it names were entered again"
+        what = (
+            f"the index of runs was damaged. Its runs were entered again; the damaged file is kept as {aside}"
+        )
         self._note(f"warning: {what}")
         self._note("  fix: if a run is missing, --scan of sbatchgen status takes the folder above it")
 
@@ -309,11 +317,11 @@ def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | No
     """Return the runs by name and the jobs by key in the JSON of an index; None if it is malformed."""
     try:
         runs, jobs = json.loads(text)
-        of_runs, of_jobs = _columns(runs, _RUN), _columns(jobs, _JOB)
+        of_runs, of_jobs = _columns(runs, _RUN_TYPES), _columns(jobs, _JOB_TYPES)
         by_kind: dict[type, list[Any]] = {str: [], float: [], bool: []}
-        for kind, column in zip(_RUN + _JOB, of_runs + of_jobs, strict=True):
+        for kind, column in zip(_RUN_TYPES + _JOB_TYPES, of_runs + of_jobs, strict=True):
             by_kind[kind] += column
-        words = os.fsencode("".join(by_kind[str]))
+        words = os.fsencode("".join(by_kind[str]))  # raises ValueError for text that no path can hold
         fits = (
             all(folder.startswith("/") for folder in of_runs[1])
             and {*of_jobs[1]} <= {*of_runs[0]}
@@ -361,7 +369,7 @@ def _columns(rows: list[list[Any]], kinds: Sequence[type]) -> list[tuple[Any, ..
     return columns
 
 
-def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
+def scan(folder: Path, max_depth: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
     """Yield the runs of this user in a folder and below it; None for each record of another user.
 
     Links are not followed.
@@ -369,7 +377,7 @@ def scan(folder: Path, most_deep: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
     me = os.geteuid()
     for path, folders, names in os.walk(folder):
         inner = Path(path)
-        folders[:] = sorted(folders) if len(inner.relative_to(folder).parts) < most_deep else []
+        folders[:] = sorted(folders) if len(inner.relative_to(folder).parts) < max_depth else []
         record_files = [inner / name for name in names if name.startswith("job-") and name.endswith(".json")]
         if not record_files:  # the folder of a point of a sweep, for example
             continue

@@ -133,11 +133,11 @@ def page(
 def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
     """Return the number of points in each state, and a table of points, the best first."""
     counts = []
-    for state, points in sweep.counts.items():
+    for state, points in sweep.numbers_by_state.items():
         text = numbers_as_text(points)
         text = text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
         counts.append(f"{len(points):,} {state}" + (f" ({text})" if state in (FAILED, STOPPED, NEW) else ""))
-    best = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.best
+    best = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.ranked
     metric = [sort] if sort and sort not in sweep.names else []
     with_result = {point.number for point in best}
     others = [point for point in sweep.points if point.number not in with_result]

@@ -16,15 +16,15 @@ from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.record import Record, point_numbers
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
-POINTS = "points.csv"  # the file with the points, in the run folder
-EXIT = "exit"  # the file with the exit status of a point's last start, in the folder of the point
+POINTS_FILE = "points.csv"  # the file with the points, in the run folder
+EXIT_FILE = "exit"  # the file with the exit status of a point's last start, in the folder of the point
 DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
 # Metrics of which less is better, by how a word of their names ends: val_loss, test/rmse, train-time.
 _LESS = re.compile(
     r"(?:loss|err|errors?|perplexity|ppl|mae|mse|nll|seconds|(?<![^\W_])(?:wall|run)?time)\d*(?![^\W_])",
     re.IGNORECASE,
 )
-_STOPPED = "75"  # the script's exit status if the training was stopped with more to do
+_STOPPED_STATUS = "75"  # the script's exit status if the training was stopped with more to do
 
 
 @frozen()
@@ -52,12 +52,12 @@ class SweepState:
     points: tuple[Point, ...]
 
     @property
-    def counts(self) -> dict[str, list[int]]:
+    def numbers_by_state(self) -> dict[str, list[int]]:
         """The numbers of the points in each state."""
-        counts: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         for point in self.points:
-            counts.setdefault(point.state, []).append(point.number)
-        return counts
+            numbers.setdefault(point.state, []).append(point.number)
+        return numbers
 
     def metric(self, point: Point, name: str) -> float | None:
         """Return a point's number for a metric or a parameter; None if it has none."""
@@ -78,13 +78,17 @@ class SweepState:
         if not measured:
             metrics = {metric for point in self.points if point.progress for metric in point.progress.metrics}
             fix = f"choose one of {first_names([*self.names, *sorted(metrics)], 20)}"
-            raise CommandLineError.of(f"no point of this sweep has a number '{name}'", at="--sort", fix=fix)
+            what = f"no point of this sweep has a value for '{name}'"
+            raise CommandLineError.of(what, at="--sort", fix=fix)
         highest = (name not in self.names and not _LESS.search(name)) != reverse
         return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]
 
     @property
-    def best(self) -> list[Point]:
-        """The points with a result, the best first: by their best accuracy, or by the loss without one."""
+    def ranked(self) -> list[Point]:
+        """The points, the best first: by their best accuracy, or by the loss if no point has an accuracy.
+
+        Points without this number are excluded.
+        """
         trained = [(point.progress, point) for point in self.points if point.progress]
         by_accuracy = [(-progress.best, point) for progress, point in trained if progress.best is not None]
         by_loss = [(progress.loss, point) for progress, point in trained if progress.loss is not None]
@@ -93,7 +97,7 @@ class SweepState:
 
 def read_sweep(run_dir: Path) -> Sweep | None:
     """Return the sweep of a run folder; None if it has no sweep; DocumentError if the file can't be read."""
-    file = run_dir / POINTS
+    file = run_dir / POINTS_FILE
     return read_points(file) if os.path.lexists(file) else None
 
 
@@ -138,7 +142,7 @@ def sweep_state(
 
 
 def _names_in(folder: Path) -> frozenset[str]:
-    """Return the names of files in the folder of a point; with them, only existing files are opened."""
+    """Return the names in the folder of a point; the caller then opens only files that exist."""
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries)
@@ -148,12 +152,12 @@ def _names_in(folder: Path) -> frozenset[str]:
 
 def _last_state(folder: Path, names: frozenset[str]) -> tuple[str, str]:
     """Return the state of an ended point and more about it; `names` has the files in its folder."""
-    if EXIT not in names:
+    if EXIT_FILE not in names:
         return FAILED, "killed, or never started"
     try:
-        status = files.read_of_run(folder / EXIT, 16).decode("ascii", "replace").strip()
+        status = files.read_of_run(folder / EXIT_FILE, 16).decode("ascii", "replace").strip()
     except OSError:
         return FAILED, "killed, or never started"
     if status == "0":
         return DONE, ""
-    return (STOPPED, "") if status == _STOPPED else (FAILED, f"exit status {status}")
+    return (STOPPED, "") if status == _STOPPED_STATUS else (FAILED, f"exit status {status}")

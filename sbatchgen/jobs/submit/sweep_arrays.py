@@ -8,7 +8,7 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, Problem, SbatchgenError
 from sbatchgen.base.quoting import numbers_as_text
 from sbatchgen.jobs.resolved.sweep import Sweep, SweepArray
-from sbatchgen.jobs.runs.points import POINTS
+from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.jobs.submit.submission import Submission
 
@@ -60,7 +60,7 @@ def keep_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRu
     Raises DocumentError if the folder has a sweep with other points.
     """
     assert submission.run_dir  # noqa: S101 - a job of Slurm has one
-    file, text = submission.run_dir / POINTS, sweep.as_csv().encode()
+    file, text = submission.run_dir / POINTS_FILE, sweep.as_csv().encode()
     try:
         is_new, is_same = False, files.read_own(file, len(text) + 1) == text
     except FileNotFoundError:
