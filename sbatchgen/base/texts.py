@@ -30,7 +30,7 @@ class ProgramName(str):
 
     @property
     def variable(self) -> str:
-        """The start of its variables' names: SBATCHGEN_SERVER, as in SBATCHGEN_SERVER_HOST."""
+        """The start of its variables' names: `SBATCHGEN_` and the name, as in SBATCHGEN_SERVER_HOST."""
         return f"{self.PREFIX}{self.variable_part}"
 
     @property

@@ -157,9 +157,9 @@ class Index:
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
         by_job = [self._runs[name] for name in names]
-        found = by_job or self._runs_in_folder(path)
-        if found or files.is_too_long(path) or not path.is_file():
-            return found
+        runs = by_job or self._runs_in_folder(path)
+        if runs or files.is_too_long(path) or not path.is_file():
+            return runs
         return [*itertools.islice(self._runs_with_file(path), 1)]
 
     def job_of(self, run: Run, text: str, folder: Path) -> str:

@@ -44,7 +44,7 @@ def main(task: dict[str, Any]) -> None:
         os._exit(1)
     os.write(1, b"+")  # the sandbox has begun
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))  # nobody reads this process below /proc
+    _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))  # no one reads this process below /proc
     os.umask(0o022)
     for name, content in task["files"].items():
         make(name, content)
