@@ -115,7 +115,7 @@ class ClusterMoment:
         """How many seconds Slurm may take to look at a new job, plus the resolution of its plan."""
         return self.scheduler("bf_interval", 30) + self.scheduler("bf_resolution", 60)
 
-    @property
+    @cached_property
     def plan_began(self) -> datetime:
         """When Slurm's newest plan began. Without this time, a plan may be as old as two of its intervals."""
         interval_s = self.scheduler("bf_interval", 30)
