@@ -32,7 +32,8 @@ LATER = "26.05"
 DURATIONS = REPOSITORY / "tests/durations.json"  # seconds of each part, so that the longest begin
 # Long trainings, rehearsals, containers, tutorials, hostile users, what the tests' own cluster and the rules say beside
 # Slurm, and what runs in a browser; all that needs another Slurm is a proof too. The mark `proof`
-# is also for single tests that take more than 5 s of CPU time, if a shorter test tells most of what would break.
+# is also for single tests that take more than 2 s of CPU time, if a shorter test tells most of what would break.
+# A test of many cases that are alike has the mark `sampled(4)`: each fourth case is in make test, the others are proofs.
 PROOFS = frozenset(
     f"tests/{file}"
     for file in """
@@ -107,6 +108,7 @@ def _is_in(places: Sequence[str], name: str) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a real Slurm or takes long as slow, what needs torch, and proofs; put the longest parts first."""
+    numbers = Counter[tuple[Path, str, bool]]()  # how many cases of a test were there before
     for item in items:
         name = _name(item.path)
         if _is_in(SLOW, name) or (
@@ -116,8 +118,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _is_in(TORCH, name):
             item.add_marker("torch")
         file, _, later = part(item.nodeid).partition("@")
-        if later or file in PROOFS:
+        sampled = item.get_closest_marker("sampled")
+        case = (item.path, getattr(item, "originalname", item.name), bool(later))
+        if (
+            later
+            or file in PROOFS
+            or (sampled and _is_left_out(numbers[case], *sampled.args, **sampled.kwargs))
+        ):
             item.add_marker("proof")
+        numbers[case] += 1
     durations = json.loads(DURATIONS.read_text())
 
     def duration(item: pytest.Item) -> float:
@@ -126,6 +135,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return float(durations.get(name, durations.get(name.partition("@")[0], inf)))
 
     items.sort(key=duration, reverse=True)
+
+
+def _is_left_out(number: int, every: int, first: int = 0) -> bool:
+    """Return whether make test leaves a case out: it has the first case, and each one that is `every` later."""
+    return number % every != first
 
 
 def pytest_collection_finish() -> None:

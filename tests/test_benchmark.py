@@ -30,6 +30,7 @@ def test_what_makes_no_sense_is_refused(flags: tuple[str, ...]) -> None:
     assert "error: " in done.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_without_the_examples_it_says_what_it_left_out(tmp_path: Path) -> None:
     words = [sys.executable, str(SCRIPT), "--quick", "--only", "C3", "--scratch", str(tmp_path)]

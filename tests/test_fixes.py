@@ -253,6 +253,7 @@ def login(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.module}: {row.fix}")
 def test_a_fix_is_typed_as_it_is_printed(login: Path, row: Row) -> None:
     state = bash(login, row.state)

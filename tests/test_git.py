@@ -132,6 +132,7 @@ FILTERS = [
 TRAPS = [monitor, *FILTERS, hook, transport, submodule]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("trap", TRAPS)
 def test_nothing_of_a_repository_is_started(repository: Path, trap: Callable[[Path], None]) -> None:
     mark = repository.parent / "mark"

@@ -23,6 +23,7 @@ def test_leaves_a_process():
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("killed", [True, False])
 def test_what_tests_leave_is_ended_with_them(tmp_path: Path, *, killed: bool) -> None:
     (tmp_path / "test_one.py").write_text(TEST.format(seconds=3600 * killed))

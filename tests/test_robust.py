@@ -254,6 +254,7 @@ def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> 
 # --- paths that are not files
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",

@@ -420,6 +420,7 @@ def sample(situation: str) -> Collection[str]:
     return [*COMMANDS][first % 3 :: 3]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_no_situation_gives_a_traceback(tmp_path: Path, situation: str, servers: SimpleQueue[Server]) -> None:
@@ -455,6 +456,7 @@ def shell(line: str, folder: Path, **environment: str) -> subprocess.CompletedPr
     )  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("line", "status", "said"),
     [
@@ -509,6 +511,7 @@ def test_an_interrupt_ends_with_130_also_during_the_imports(folder: Path) -> Non
         assert (done.returncode, done.stderr.strip()) == (expected, b""), library
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_script_is_the_same_bytes_whatever_the_terminal_speaks(folder: Path) -> None:
     words = "--profile msu --comment caf\N{LATIN SMALL LETTER E WITH ACUTE} --account \N{GREEK SMALL LETTER ALPHA}"

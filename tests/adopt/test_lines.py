@@ -521,6 +521,7 @@ wait
 """
 
 
+@pytest.mark.proof
 def test_steps_side_by_side_are_programs_that_start_the_same(tmp_path: Path) -> None:
     head = "#!/bin/bash\n#SBATCH --nodes=3\n#SBATCH --ntasks-per-node=1\n#SBATCH --gpus-per-node=4\n"
     old = f"{head}#SBATCH --cpus-per-task=8\n#SBATCH --time=1:00:00\n{SIDE_BY_SIDE}"

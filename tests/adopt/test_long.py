@@ -33,6 +33,7 @@ def calls(text: str) -> int:
     return int(pstats.Stats(profile).total_calls)  # type: ignore[attr-defined] # typeshed lacks the name
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", LONG)
 def test_four_times_the_lines_make_about_four_times_the_calls(kind: str) -> None:
     """Work squared would be 16 times."""

@@ -131,6 +131,7 @@ def test_nothing_trains_on_a_login_node_under_a_budget(user: User) -> None:
 ROW = '"k", ["/b"], 1.0, 1, 1, 1, 1'
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "text",
     ["[[1]]", "{}x", f"[[{ROW}, -50.0, 0.0]]", f"[[{ROW}, NaN, 0.0]]", '[["k", null, 1.0, 1, 1, 1, 1, 5.0, 0.0]]'],
@@ -177,6 +178,7 @@ def test_of_a_chain_with_too_many_jobs_none_is_submitted(user: User) -> None:
     assert user.jobs() == 2
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["SLURM_HOSTFILE", "SBATCH_ACCOUNT", "SLURM_HINT"])
 def test_what_variables_change_is_not_counted(user: User, name: str) -> None:
     user.cluster.put("ledger/nodes", "n1\nn2\nn3\n")
@@ -200,6 +202,7 @@ def test_preflight_and_a_rehearsal_keep_to_it(user: User) -> None:
             assert user.type(*words, *place, "--dry-run", budget=small).returncode == 7, words
 
 
+@pytest.mark.proof
 def test_resume_and_resubmit_keep_to_it(user: User) -> None:
     assert user.type("submit", "job.sh", "--yes").returncode == 0
     sweep = user.type(*SWEEP, "--param", "x=1,2", "--job-name", "lr", budget="gpu_hours: 10\n")

@@ -169,6 +169,7 @@ def given(text: str) -> tuple[float, int]:
     return gpus, int(re.findall(r" NumCPUs=(\d+)", text)[0])
 
 
+@pytest.mark.proof
 def test_it_is_never_less_than_slurm_gives(mixed: Cluster) -> None:
     lines = (EXACT + OPEN + BOTH).splitlines()
     done = mixed.run(

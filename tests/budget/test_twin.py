@@ -31,6 +31,7 @@ def jobs(cluster: Cluster) -> int:
     return len(cluster.run(["squeue", "--me", "--noheader"]).stdout.splitlines())
 
 
+@pytest.mark.proof
 def test_of_twenty_at_once_one_is_submitted(home: Cluster) -> None:
     every = f"for i in $(seq 20); do ({SUBMIT} 2>$i.err; echo $? >$i.status) & done; wait; cat *.status *.err"
     done = home.run(["bash", "-c", every], env=ENV, cwd=home.home / "twin")

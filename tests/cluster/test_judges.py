@@ -97,6 +97,7 @@ def test_oracle_keeps_the_components_of_a_heterogeneous_job_apart(
 NOT_OF_SBATCH = ("SB309", "SB411", "SB505", "SB508", "SB802", "SB813", "SB814")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_sbatch_refuses_what_lint_says_it_refuses(name: str, oracle: Callable[..., Reading]) -> None:
     """Of each script of the corpus, with the release of this sbatch named; options of plugins are not there."""

@@ -95,6 +95,7 @@ def shown(discovered: Discovered) -> bool:
     return discovered.imaginary is not CLUSTERS["cloud"] or discovered.release == "22.05"
 
 
+@pytest.mark.sampled(4)
 def test_every_fact_is_found_and_no_fact_is_wrong(discovered: Discovered) -> None:
     if not shown(discovered):
         (facts,) = (written(discovered.profile, name) for name in discovered.profile.value.partitions)
@@ -129,6 +130,7 @@ def test_the_file_is_short_and_clean(discovered: Discovered) -> None:
     assert "forged" not in discovered.text
 
 
+@pytest.mark.sampled(4)
 def test_the_profile_lints_clean_and_its_jobs_are_accepted(discovered: Discovered, tmp_path: Path) -> None:
     file = tmp_path / "site.yaml"
     file.write_text(discovered.text)
@@ -160,6 +162,7 @@ def test_the_profile_lints_clean_and_its_jobs_are_accepted(discovered: Discovere
     assert scripts or discovered.imaginary is CLUSTERS["cpus"]
 
 
+@pytest.mark.sampled(4)
 def test_slurm_refuses_what_is_beyond_the_facts(discovered: Discovered) -> None:
     asked, expected = [], []
     for name, facts in discovered.profile.value.partitions.items():

@@ -109,6 +109,7 @@ def test_what_is_printed_fits_its_schema(folder: Path, command: Command, words: 
     assert "check msu" not in words or document["profiles"][1]["findings"]
 
 
+@pytest.mark.proof
 def test_every_profile_is_shown_as_its_schema_says(command: Command) -> None:
     for profile in json.loads(command("profile", "list", "--format", "json").out)["profiles"]:
         shown = json.loads(command("profile", "show", profile["name"], "--format", "json").out)["profile"]

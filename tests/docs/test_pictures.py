@@ -142,6 +142,7 @@ def train(folder: Path, epoch: Mapping[str, object], epochs: int) -> None:
     (folder / "status.json").write_text('{"state": "done"}')
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_picture_of_curves_shows_what_plot_draws(
     command: Command, folder: Path, request: pytest.FixtureRequest

@@ -62,6 +62,7 @@ def test_lint_sees_through_a_wrapper_of_the_table_alone(row: str, tmp_path: Path
     assert ("SB304" in with_row(row, tmp_path, "lint", name)) == (row == WRAPPER)  # 8 processes for 4 GPUs
 
 
+@pytest.mark.sampled(4)
 @needs_sandbox
 @pytest.mark.parametrize("step", ["srun ", ""])
 @pytest.mark.parametrize("row", ["stand-in: acmewrap", WRAPPER])

@@ -90,6 +90,7 @@ partitions:
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "offered"),
     [

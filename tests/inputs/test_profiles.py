@@ -58,6 +58,7 @@ def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Contr
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [name for name in PROFILES if profile(name).scheduler == "slurm"])
 def test_a_controller_of_that_cluster_takes_every_script(
     real_slurm: None, controller_factory: Callable[..., Controller], name: str

@@ -102,6 +102,7 @@ def jobs(request: pytest.FixtureRequest, site: Site) -> dict[str, tuple[str, int
     return jobs
 
 
+@pytest.mark.sampled(2)
 def test_a_job_has_its_own_modules_and_those_that_stay(site: Site, jobs: dict[str, tuple[str, int]]) -> None:
     """What the submitting shell had loaded is unloaded; a module that refuses does not stop the job."""
     there = found(site, *jobs["host"])
@@ -136,6 +137,7 @@ def test_without_the_command_a_job_says_so(site: Site, jobs: dict[str, tuple[str
     assert site.log(name) == "error: no command 'module' here\n"
 
 
+@pytest.mark.sampled(2)
 def test_the_fix_of_a_job_without_the_command_is_typed(site: Site, jobs: dict[str, tuple[str, int]]) -> None:
     """As by someone in a login shell: it has `module`, and exports no function of it."""
     name, number = jobs["absent"]
@@ -189,6 +191,7 @@ def conda_jobs(site: Site) -> dict[str, tuple[str, int]]:
     return jobs
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("login", ["plain", "other", "same", "gone"])
 def test_a_conda_environment_is_that_of_the_job(
     site: Site, conda_jobs: dict[str, tuple[str, int]], login: str
@@ -258,6 +261,7 @@ BEFORE = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_virtual_environment_is_activated_as_its_own_script_does(tmp_path: Path, before: str) -> None:
     """But for the prompt."""

@@ -124,6 +124,7 @@ def jobs(site: Site) -> dict[str, int]:
     return ids
 
 
+@pytest.mark.proof
 @on_one_release  # test_bad_nodes has a hang on each
 def test_the_rank_that_hangs_is_named_with_its_node(site: Site, jobs: dict[str, int]) -> None:
     """By the watchers of both nodes; by the commands too, also after the job."""

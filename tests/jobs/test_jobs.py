@@ -381,6 +381,7 @@ def test_the_environment_has_no_say(site: Site) -> None:
     assert "invalid partition specified: nowhere" in kept.stderr
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_value_of_the_submitting_shell_is_seen_by_the_trainer_alone(site: Site) -> None:
     secret = "se{cret} 'of' one"  # noqa: S105 - what is looked for

@@ -85,6 +85,7 @@ def test_a_training_saves_before_it_is_cancelled(site: Site) -> None:
     assert "SIGTERM" not in site.log("trained")
 
 
+@pytest.mark.proof
 @on_one_release
 def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
     waits = site.submit("waits", "single", "--begin", "now+1hour", *PACE)
@@ -116,6 +117,7 @@ def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
     assert site.log("chained").count("Job ") == 1, "the second has not started"
 
 
+@pytest.mark.sampled(2)
 @on_one_release
 @pytest.mark.parametrize("how", ["cancel", "by hand"])
 def test_a_trainer_that_asks_for_a_restart_gets_none_once_it_is_stopped(site: Site, how: str) -> None:

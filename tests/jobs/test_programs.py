@@ -99,6 +99,7 @@ def left(site: Site, name: str, start: int) -> list[list[str]]:
     return [json.loads(file.read_text()) for file in files]
 
 
+@pytest.mark.proof
 def test_arguments_for_resuming_are_given_once_there_is_a_checkpoint(site: Site) -> None:
     """On every node the same: those of the newest file that is complete."""
     ddp = "mode: ddp\nnproc_per_node: 2\ngpu_request: none\nlauncher: "

@@ -157,6 +157,7 @@ def ends_as_it_should(case: Case, cluster: Cluster, job: int) -> None:
         assert sorted(gpus.split(",")) == ["0", "1", "2", "3"], lines
 
 
+@pytest.mark.proof
 def test_each_fault_of_a_program_ends_the_job_as_it_should(cluster: Cluster, in_folder: Path) -> None:
     jobs = [
         submitted(cluster, f"several-{number}", job_of(in_folder, **{case.program: case.fault}))

@@ -133,6 +133,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_training_of_a_shell_finds_what_the_job_finds(site: Site, name: str) -> None:
     """From a shell that is in a job of its own, with other variables of Slurm."""

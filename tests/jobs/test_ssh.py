@@ -73,6 +73,7 @@ def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     no_job(site)
 
 
+@pytest.mark.proof
 @on_one_release
 @pytest.mark.usefixtures("login")
 def test_ssh_without_a_session_of_its_own_keeps_the_job(site: Site, terminals: Terminals) -> None:
@@ -126,6 +127,7 @@ socket.socket(socket.AF_UNIX).connect(sys.argv[1])
 """
 
 
+@pytest.mark.sampled(2, first=1)
 @on_one_release
 @pytest.mark.parametrize("way", ["relay", "ssh_nodes"])
 def test_a_notebook_is_reached_from_elsewhere(site: Site, terminals: Terminals, way: str) -> None:

@@ -51,6 +51,7 @@ def file_of(site: Site, name: str, file: str) -> Path:
     return site.folder / "runs" / name / file
 
 
+@pytest.mark.proof
 def test_a_failure_ends_the_step_where_a_node_has_lost_the_signals(site: Site) -> None:
     """Its slurmd is so late that it hears of the end before it has started the task."""
     with site.cluster.held("n2"):
@@ -63,6 +64,7 @@ def test_a_failure_ends_the_step_where_a_node_has_lost_the_signals(site: Site) -
     assert ended["ExitCode"] == "5:0", site.log("late")
 
 
+@pytest.mark.proof
 def test_a_failure_ends_the_step_where_a_node_is_dead(site: Site) -> None:
     job = submit(site, "dead", "--trainer", "fails.py", "--nodelist", "n3,n4")
     site.cluster.until(file_of(site, "dead", "begun-1").exists, "rank 1")

@@ -70,6 +70,7 @@ SERVERS = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", CHECKS)
 def test_what_a_check_misses_is_needed(tmp_path: Path, case: str) -> None:
     text, kind, name = CHECKS[case]
@@ -79,6 +80,7 @@ def test_what_a_check_misses_is_needed(tmp_path: Path, case: str) -> None:
     assert (kind, name) in {(need.kind, need.name.rpartition("/")[2]) for need in done.needed}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", PORTS)
 def test_a_port_that_is_looked_for_is_free(tmp_path: Path, case: str) -> None:
     done, findings = planned(f"PORT=20000\n{PORTS[case]}{LAST}", tmp_path)
@@ -114,6 +116,7 @@ def test_a_variable_that_this_release_does_not_set_is_told_with_the_release(tmp_
     assert not planned(text, tmp_path, slurm="23.02")[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("text", "says"),
     [

@@ -33,6 +33,7 @@ def test_a_healthy_script_has_no_finding_and_needs_nothing(name: str, tmp_path: 
     assert _says(SCRIPTS[name], tmp_path) == []
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found_with_its_cause(fault: Fault, tmp_path: Path) -> None:
     healthy = SCRIPTS[fault.script]

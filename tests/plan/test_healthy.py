@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.plan.healthy import jobs, planned
 from tests.plan.plans import needs_sandbox
 
@@ -11,6 +13,7 @@ pytestmark = needs_sandbox
 PART = 23  # not a divisor of what one profile has: each launcher and runtime is in it
 
 
+@pytest.mark.proof
 def test_a_job_that_is_right_has_no_warning(tmp_path: Path) -> None:
     every = [*jobs()]
     assert len(every) > 100

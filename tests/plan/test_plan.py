@@ -139,6 +139,7 @@ def test_a_plan_that_ends_at_its_limit_says_how_many_steps_it_has(tmp_path: Path
     assert plan_output(done, findings)["steps_not_shown"] == 1970
 
 
+@pytest.mark.proof
 def test_a_plan_that_ends_at_its_limit_counts_what_comes_later(tmp_path: Path) -> None:
     text = "".join(f"python t{number}.py\n" for number in range(400))
     done, findings = planned(f"{text}if false; then python t.py; fi\nwait\n", tmp_path)
@@ -166,6 +167,7 @@ def test_the_rounds_of_a_loop_are_those_of_its_text(loop: str, rounds: int) -> N
     assert most_rounds(loop) == rounds
 
 
+@pytest.mark.proof
 def test_two_plans_of_a_script_are_the_same(tmp_path: Path) -> None:
     text = "export MASTER_PORT=$((20000 + RANDOM % 20000))\nsrun -n2 python train.py\n"
     text += "srun -n2 bash -c 'python train.py --port $RANDOM'\n"
@@ -182,6 +184,7 @@ def test_two_plans_of_a_script_are_the_same(tmp_path: Path) -> None:
     assert ports[0] != ports[1]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("mem", "options", "waits"),
     [("2G", "", True), ("2G", "--mem=1G", False), ("0", "", False), ("2G", "--overlap", False)],
@@ -290,6 +293,7 @@ def test_what_ksh_alone_can_read_is_no_mistake(tmp_path: Path) -> None:
     assert finding.problem.what.startswith("bash, which stands for ksh in a plan, can't parse this: line 2: ")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("text", "kind", "name"),
     [
@@ -346,6 +350,7 @@ def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
     assert done.batch["SLURM_JOB_NODELIST"] == "node[01-12]"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -403,6 +408,7 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
     assert says in " | ".join(said(planned(TWO_NODES + text, tmp_path)[1]))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "text",
     [
@@ -483,6 +489,7 @@ def test_it_does_not_run_again_with_failing_programs_where_one_comes_last(tmp_pa
         assert may_hide_failures(planned(text, tmp_path)[0]) is may, text
 
 
+@pytest.mark.proof
 def test_a_script_that_computes_without_end_lists_what_it_needs(tmp_path: Path) -> None:
     done, _ = planned('while [ -z "$1" ]; do :; done\nsrun python train.py "$1"\n', tmp_path)
     assert [need.kind for need in done.needed] == ["arguments"]

@@ -58,6 +58,7 @@ ATTACKS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_file_changes(folder: Path, place: Place, attack: str) -> None:
     outside = [Path("/etc/passwd"), Path("/dev/full"), Path("/usr")]
@@ -99,6 +100,7 @@ def test_home_and_temporary_folders_are_empty_and_its_own(folder: Path, place: P
     assert not Path("/tmp/file").exists()  # noqa: S108
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
 def test_no_socket_is_reached(folder: Path, place: Place, kind: str) -> None:
     family = socket.AF_INET if kind == "tcp" else socket.AF_UNIX
@@ -142,6 +144,7 @@ def test_no_process_outside_is_seen_or_ended(folder: Path, place: Place) -> None
         other.kill()
 
 
+@pytest.mark.sampled(2)
 def test_there_is_no_terminal(folder: Path, place: Place) -> None:
     done = boxed("ls /dev; ps -o tty= $$; ls -l /proc/self/fd", folder, place).ended
     assert not {"tty", "pts"} & {*done.files["out"].split()}
@@ -192,6 +195,7 @@ def test_memory_ends_at_its_limit(folder: Path, place: Place, hog: str) -> None:
     assert done.memory <= 2 * limits["memory"]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("call", ["memfd_create", "shmget"])
 def test_there_is_no_memory_that_is_not_counted(folder: Path, place: Place, call: str) -> None:
     text = {"memfd_create": "syscall(319, my $x = 'x', 0)", "shmget": "syscall(29, 0, 1 << 20, 512 | 0600)"}[
@@ -207,6 +211,7 @@ def test_there_is_no_memory_that_is_not_counted(folder: Path, place: Place, call
     assert done.ended.files["out"] == "no"
 
 
+@pytest.mark.sampled(2)
 def test_memory_that_processes_share_counts_once(folder: Path, place: Place) -> None:
     many = "for n in {1..60}; do sleep 1 & done; wait; echo done"
     done = boxed(many, folder, place, {"memory": 48 << 20, "seconds": 30.0}).ended
@@ -216,6 +221,7 @@ def test_memory_that_processes_share_counts_once(folder: Path, place: Place) -> 
 MANY = ("perl -e 'for (1 .. 11) { fork } sleep 1000'", "for n in {1..600}; do sleep 1000 & done; wait")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("attack", "limit", "place"),
     [
@@ -237,6 +243,7 @@ def test_it_ends_at_its_limits(folder: Path, place: Place, attack: str, limit: s
     assert done.status == 137
 
 
+@pytest.mark.sampled(2)
 def test_what_is_left_in_the_background_ends_too(folder: Path, place: Place) -> None:
     done = boxed(
         "(while :; do :; done) & sleep 1000 & echo done", folder, place, {"cpu": 0.4, "seconds": 60.0}
@@ -245,6 +252,7 @@ def test_what_is_left_in_the_background_ends_too(folder: Path, place: Place) -> 
 
 
 # Where the report lies is the same with layers and without.
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("place", ["user", "root"], indirect=True)
 @pytest.mark.parametrize(
     "attack",
@@ -293,6 +301,7 @@ def test_a_name_that_no_file_can_have_is_left_out() -> None:
     assert (done.status, done.limit) == (0, "")
 
 
+@pytest.mark.proof
 def test_all_runs_of_a_plan_together_have_a_limit(tmp_path: Path) -> None:
     loop = "for ((n = 0; n < 300; n++)); do /bin/true; done; cat missing$RANDOM$RANDOM\nexit 1\n"
     done, _ = planned(HEAD + loop, tmp_path)

@@ -91,6 +91,7 @@ def test_drawn_digits_are_idx_files(folder: Path, command: Command) -> None:
     assert other.status == 3, "other digits do not replace these"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_folder_that_can_not_be_made_is_told(folder: Path, command: Command) -> None:
     (folder / "data").write_text("a file")

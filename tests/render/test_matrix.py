@@ -66,6 +66,7 @@ def test_only_what_can_not_run_is_refused() -> None:
     assert len(expected) == (ways * needing + grouped * (len(RUNTIMES) - needing)) * 5
 
 
+@pytest.mark.proof
 def test_bash_finds_nothing(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     for name in with_each_line(rendered, of_each_profile=True):
         text = rendered[name][1]
@@ -217,6 +218,7 @@ def test_nothing_in_a_script_reads_json_or_trusts_a_file_with_its_arithmetic(
         }, name
 
 
+@pytest.mark.proof
 def test_the_same_plan_gives_the_same_bytes(rendered: dict[str, tuple[ResolvedJob, str]]) -> None:
     again = {name: script(of) for name, of in matrix() if name in rendered}
     assert again == {name: text for name, (_, text) in rendered.items()}

@@ -209,6 +209,7 @@ def test_a_plan_starts_each_program_where_it_belongs(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("profile", ["princeton", "local"])
 def test_a_plan_goes_on_after_programs_that_run_once(profile: str, tmp_path: Path) -> None:
     job = """

@@ -37,6 +37,7 @@ OWN: dict[str, Any] = {
 OTHERS = {"own": resolved("ddp", "msu", **OWN), "chain": resolved("ddp", "msu", chain=Count(2))}
 
 
+@pytest.mark.proof
 def test_every_line_of_every_script_has_the_line_of_a_template_that_says_it() -> None:
     """A line without a value is written in its template as it is in the script."""
     sources: dict[Path, list[str]] = {}

@@ -56,6 +56,7 @@ def rendered(text: str) -> tuple[str, frozenset[str]]:
     return script(job).partition("\n#SBATCH")[2], frozenset(str(each.problem) for each in check(job))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("main", MAINS)
 def test_no_key_of_a_job_is_without_effect(main: str) -> None:
     base = f"programs:\n  server: {{command: [python3, serve.py], nodes: 1, gpus: 1, cpus: 2}}\n  main: {MAINS[main]}\n"

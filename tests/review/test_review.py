@@ -494,6 +494,7 @@ def test_the_live_slurm_is_asked_and_its_answer_is_the_one_of_a_submission(site:
     assert f"Since job {job}, submitted " in site.sbatchgen("review", *JOB).stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("flags", "words", "at"),
     [

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from sbatchgen.base.units import Duration
 from sbatchgen.jobs.judge.job_check import check
 from tests.cluster.controller import Controller
@@ -101,6 +103,7 @@ def test_what_is_said_is_what_slurm_does(slurm_root: Path | None, folder: Path) 
     )
 
 
+@pytest.mark.proof
 def test_what_is_said_is_what_slurm_does_with_a_database(slurm_root: Path | None, folder: Path) -> None:
     started = _compare(slurm_root, folder, ("", "associations", "associations,limits,qos"), database=True)
     assert {runs for _, runs in started} == {True, False}

@@ -71,6 +71,7 @@ def test_sbatch_refuses_what_the_rule_says() -> None:
     compare(None)
 
 
+@pytest.mark.proof
 def test_a_later_sbatch_refuses_it_too(later_root: Path) -> None:
     compare(later_root)
 

@@ -153,6 +153,7 @@ def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
         assert {finding.rule for finding in after if finding.severity == "error"} <= errors
 
 
+@pytest.mark.proof
 def test_a_rule_that_a_text_spares_finds_nothing(tmp_path: Path) -> None:
     """By the words that a rule names, and without a cluster: what is spared is time, never a finding."""
     every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
@@ -207,6 +208,7 @@ def test_names_are_compared_unless_a_program_has_written_them(count: int, hits: 
     assert ids.count("SB335") == hits
 
 
+@pytest.mark.sampled(4)
 @needs_sandbox
 @pytest.mark.parametrize("rule", sorted({rule.id for rule in judge.rules(judge.STARTED)}))
 def test_a_dry_run_shows_what_the_page_says(rule: str, tmp_path: Path) -> None:

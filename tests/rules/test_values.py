@@ -112,6 +112,7 @@ def test_a_slurmctld_that_runs_says_the_same() -> None:
     check("22.05", None)
 
 
+@pytest.mark.proof
 def test_the_slurmctld_of_a_later_release_says_the_same(later_root: Path) -> None:
     check("26.05", later_root)
 

@@ -91,6 +91,7 @@ def test_each_verb_reads_a_run_of_an_earlier_version(user: User) -> None:
     assert user.sbatchgen("lint", "runs/whole/job.slurm").returncode == 0
 
 
+@pytest.mark.sampled(2, first=1)
 @pytest.mark.torch
 def test_a_run_of_an_earlier_version_continues_from_its_checkpoint(user: User) -> None:
     drawn = user.sbatchgen("data", "mnist", "--to", "data", "--synthetic", "--train", "200", "--test", "40")

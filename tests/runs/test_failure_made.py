@@ -157,6 +157,7 @@ JOBS = {  # the script's options and body, and what is found
 }
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_what_a_real_slurm_makes_of_failures_is_known(slurm_root: Path | None) -> None:
     with Cluster(visible=VISIBLE, root=slurm_root) as cluster:

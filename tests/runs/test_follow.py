@@ -34,6 +34,7 @@ for step in range(3):
 PATTERN = r"iter (?P<step>\d+): loss (?P<loss>[\d.]+)"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @on_one_release
 def test_a_sweep_of_a_trainer_of_ones_own_has_a_best_point_and_curves(cluster: Cluster) -> None:

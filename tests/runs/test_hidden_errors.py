@@ -74,6 +74,7 @@ HIDING = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_last_command_hides_no_crash(cluster: Cluster, slurm_release: str) -> None:
     """The jobs run side by side; on the later Slurm those of which Slurm itself prints a line."""

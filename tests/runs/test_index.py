@@ -215,6 +215,7 @@ def mutations(facts: Any) -> Iterator[Any]:
         yield from ([*facts[:at], other, *facts[at + 1 :]] for other in mutations(item))
 
 
+@pytest.mark.proof
 def test_an_index_of_another_shape_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:

@@ -282,6 +282,7 @@ BOUND = [] if os.getuid() else ["setpriv", "--bounding-set=-all", "--inh-caps=-a
 ANOTHER_USER = 54321
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="left out: files of two users: needs root")
 @pytest.mark.parametrize("whose", ["mine, read-only", "another user's", "another user's, closed"])

@@ -102,6 +102,7 @@ def test_a_trainer_of_several_processes_gets_the_mode_that_starts_it(
     assert "mode ddp, launcher" in again.out + again.err
 
 
+@pytest.mark.proof
 def test_the_mode_that_starts_it_runs_it_and_the_other_is_diagnosed(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_the_mode_that_starts_it_runs_it_and_the_other_is_diagnosed(
 LIGHTNING = "import lightning as L\nL.Trainer({}).fit(None)\n"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("call", "differs"),
     [

@@ -109,6 +109,7 @@ def plain(slurm_root: Path | None) -> Iterator[Plain]:
         yield made
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_of_plain_sbatch_is_explained(plain: Plain, name: str) -> None:
@@ -136,6 +137,7 @@ def test_a_fix_of_plain_sbatch_is_typed(plain: Plain) -> None:
     plain.cluster.run(["scancel", job])
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_what_else_is_asked_about_plain_jobs(plain: Plain) -> None:
     cluster, job = plain.cluster, str(plain.jobs["data"])
@@ -201,6 +203,7 @@ def test_what_slurm_has_forgotten_is_read_from_its_log(plain: Plain) -> None:
     )
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_what_is_no_log_is_refused(plain: Plain) -> None:
     os.mkfifo(plain.work / "pipe.out")

@@ -122,6 +122,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(command: Command, fold
     assert {"x/ddp", "y/ddp"} <= set(shown(Path("two.svg")))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_same_runs_are_the_same_bytes_whatever_the_user_has_set(folder: Path) -> None:
     run(folder / "ddp", *ORDINARY)
@@ -202,6 +203,7 @@ def test_a_number_that_is_none_is_left_out(tmp_path: Path) -> None:
     assert [step for step, _ in curves["train samples_per_s"]] == [2, 4, 6, 6]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_loss_that_falls_far_is_on_a_logarithmic_scale(command: Command, folder: Path) -> None:
     run(folder / "a", start(0), train(1, 100.0), train(2, 1.0))

@@ -48,6 +48,7 @@ def program(programs: Path, name: str, text: str) -> None:
 # --- the environment of the run
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_package_is_installed_where_the_run_looks_for_it(
     folder: Path, programs: Path, command: Command, monkeypatch: pytest.MonkeyPatch

@@ -319,6 +319,7 @@ def test_a_run_without_slurm(run: Path, command: Command, folder: Path) -> None:
 HOSTILE: list[Any] = ["\x1b[2J", -5, 1e300, float("nan"), float("inf"), True, None, [], {}, 10**400, "7"]
 
 
+@pytest.mark.proof
 def test_of_odd_events_nothing_is_taken(run: Path, command: Command) -> None:
     names = ("cpus_used", "memory_bytes", "gpu_utilization", "gpu_bytes", "samples_per_s")
     (run / "job-4711.slurm").write_bytes(b"#!/bin/sh\n#SBATCH --time=\xff\x1b[2J --mem=-1 --nodes=x\n")

@@ -96,6 +96,7 @@ def test_more_epochs_go_on_where_the_trainer_does(command: Command, copy: Path) 
     assert max(event["step"] for event in events) == 12
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
@@ -207,6 +208,7 @@ def test_an_own_trainer_is_not_asked(command: Command) -> None:
     assert review(command, "--epochz", flags=("--trainer", "train.py")) == ({}, [])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("states", "error"),
     [
@@ -476,6 +478,7 @@ def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
     assert "from step 0" not in log.partition("Requeueing")[2]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["best.pt", "checkpoint_epoch_1.pt"])
 def test_a_checkpoint_by_another_name_is_told_as_the_trainer_takes_it(

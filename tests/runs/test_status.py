@@ -140,6 +140,7 @@ def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
     site("cancel", "--yes", name)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> None:
     first = site.submit("again")
@@ -184,6 +185,7 @@ def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
     site("cancel", "--yes", "next")
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_job_waits_for_one_element_of_an_array(site: Site) -> None:
     array = "#!/bin/bash\n#SBATCH --job-name=many --array=0-1 --time=5 --mem=100M --hold\nexit $SLURM_ARRAY_TASK_ID\n"

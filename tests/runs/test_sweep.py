@@ -137,6 +137,7 @@ def test_a_point_that_is_requeued_goes_on_alone(site: Site) -> None:
     site.cluster.put("work/sweep.py", TRAINER)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_table_of_a_sweep_starts_with_the_best_point(site: Site) -> None:
     job = ("cpu", "--job-name", "lr", "--yes", "--param", "lr=1e-9,0.5", "--", *TRAINING)

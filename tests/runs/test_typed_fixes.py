@@ -91,6 +91,7 @@ def typed(fix: str) -> list[list[str]]:
     return [shlex.split(match[0]) for line in fix.splitlines() for match in TYPED.finditer(line)]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fix_works_when_it_is_typed(kind: str, folder: Path, programs: Path, command: Command) -> None:

@@ -23,6 +23,7 @@ def test_slurm_reads_the_same() -> None:
     agree("22.05", None)
 
 
+@pytest.mark.proof
 def test_a_later_slurm_reads_the_same(later_root: Path) -> None:
     agree("26.05", later_root)
 

@@ -103,6 +103,7 @@ def test_agrees_with_sbatch(oracle: Callable[..., Any], script: str) -> None:
     assert answer.agrees(theirs(script)), (answer, theirs(script))
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(scripts("26.05"))

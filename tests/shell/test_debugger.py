@@ -88,6 +88,7 @@ def test_ranks_that_stop_elsewhere_say_so_once(debugged: dict[str, str]) -> None
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "stop", ["import pdb; pdb.set_trace()", "import torch.distributed as dist; dist.breakpoint()"]
 )
@@ -107,6 +108,7 @@ def test_a_program_that_a_rank_starts_may_crash(debugged: dict[str, str]) -> Non
     assert "warning" in says(starts, debugged)  # as training/task.py does
 
 
+@pytest.mark.proof
 def test_collectives_wait_for_long_whatever_a_trainer_says(debugged: dict[str, str]) -> None:
     code = """
 import datetime, torch.distributed as dist

@@ -371,6 +371,7 @@ def some_jobs(cluster: Cluster, drawn: random.Random) -> None:
         )  # fmt: skip
 
 
+@pytest.mark.proof
 def test_gpus_says_what_jobs_have_at_each_moment(asked: Cluster, command: Command) -> None:
     """Counted are moments before and after which the jobs had the same, and scontrol said so of the nodes."""
     drawn = random.Random(22)  # noqa: S311

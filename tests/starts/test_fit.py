@@ -46,6 +46,7 @@ def test_the_fix_lets_the_job_be_cut(
     assert NO_CLUSTER in command(*asked, *fix).err  # the next step: Slurm is asked
 
 
+@pytest.mark.proof
 def test_a_training_beyond_a_limit_of_its_account_or_qos_is_cut_into_pieces(slurm_root: Path | None) -> None:
     with Cluster(visible=VISIBLE, root=slurm_root, accounts=LIMITS) as limited:
         limited.put("ours.yaml", PROFILE)

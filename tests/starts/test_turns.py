@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.slurm.test_gpus import PROFILE
@@ -14,6 +16,7 @@ from tests.starts.test_when import job, planned, sbatchgen, states, when
 SETTINGS = "SchedulerParameters=batch_sched_delay=0,bf_interval=20,sched_interval=1\n"
 
 
+@pytest.mark.proof
 def test_a_node_that_just_became_free_is_no_hole_for_a_later_job(slurm_root: Path | None) -> None:
     with Cluster(visible=VISIBLE, root=slurm_root, settings=SETTINGS) as slow:
         slow.put("ours.yaml", PROFILE)

@@ -143,6 +143,7 @@ def test_what_the_training_needs_decides_the_limit_and_the_order(slurm: Cluster)
     assert (kinds["bound"]["time_s"], "of what the training needs" in kinds["hole"]["says"]) == (8280, True)
 
 
+@pytest.mark.proof
 def test_a_training_beyond_the_longest_limit_is_cut_into_pieces(slurm: Cluster) -> None:
     words = ("ddp", "--nodes", "1", "--time", "2:00:00", "--partition", "gpu", "--needs", "60h")
     (whole,) = when(slurm, *words)["rows"]
@@ -241,6 +242,7 @@ def test_what_it_asks_of_slurm_and_that_it_submits_nothing(slurm: Cluster, tmp_p
     assert slurm.run(["squeue", "--noheader", "--format=%i"]).stdout == before
 
 
+@pytest.mark.proof
 def test_limits_of_accounts_and_qos_and_hidden_jobs(slurm_root: Path | None) -> None:
     settings = "PrivateData=none\nPriorityType=priority/multifactor\nPriorityWeightJobSize=500\n"
     with Cluster(visible=VISIBLE, root=slurm_root, accounts=LIMITS, settings=settings) as limited:
@@ -280,6 +282,7 @@ def test_where_others_are_hidden_only_bounds_are_shown(slurm_root: Path | None) 
         assert any("PrivateData" in note for note in output["notes"])
 
 
+@pytest.mark.proof
 def test_what_was_shown_is_kept_and_compared_with_what_came(slurm: Cluster) -> None:
     words: tuple[str, ...] = ()
     for number in range(5):
@@ -331,6 +334,7 @@ def test_pieces_are_of_a_job_that_continues(slurm: Cluster) -> None:
     assert sbatchgen(slurm, "submit", "single", "ddp", *words[-2:], "--fit", "--yes").returncode == 2
 
 
+@pytest.mark.proof
 def test_two_pieces_at_once_share_a_hole_and_delay_nobody(slurm: Cluster) -> None:
     waits = busy(slurm)
     before = planned(slurm, waits)
@@ -349,6 +353,7 @@ def test_two_pieces_at_once_share_a_hole_and_delay_nobody(slurm: Cluster) -> Non
     assert (alone.returncode, "--needs is about --fit" in alone.stderr) == (2, True)
 
 
+@pytest.mark.proof
 def test_pieces_of_a_chain_and_of_tasks_are_as_many_as_the_training_needs(slurm: Cluster) -> None:
     busy(slurm)
     words = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--fit", "--needs", "2h")
@@ -362,6 +367,7 @@ def test_pieces_of_a_chain_and_of_tasks_are_as_many_as_the_training_needs(slurm:
     assert tasks[0]["ArrayTaskThrottle"] == "1"
 
 
+@pytest.mark.proof
 def test_a_piece_ends_before_a_maintenance_and_the_rest_begins_after_it(slurm: Cluster) -> None:
     made = "starttime=now+2hours duration=60 flags=maint,ignore_jobs nodes=ALL users=root".split()
     slurm.root(["scontrol", "create", "reservation", "reservationname=maint", *made])
@@ -383,6 +389,7 @@ def test_a_piece_ends_before_a_maintenance_and_the_rest_begins_after_it(slurm: C
 BUSY = PROFILE.replace("  cpu:", "  low: {gpus_per_node: 4}\n  high: {gpus_per_node: 4}\n  cpu:")
 
 
+@pytest.mark.proof
 def test_a_partition_that_preempts_others_and_one_that_is_preempted(slurm: Cluster) -> None:
     slurm.put("ours.yaml", BUSY)
     ten = ("ddp", "--nodes", "4", "--time", "0:10:00", "--gpus-per-node", "4")
@@ -402,6 +409,7 @@ def test_a_partition_that_preempts_others_and_one_that_is_preempted(slurm: Clust
     slurm.until(lambda: slurm.job(runs)["Restarts"] == "1", "the requeue of the job that was preempted")
 
 
+@pytest.mark.proof
 def test_a_bound_that_leaves_out_jobs_of_other_partitions_is_no_start(slurm: Cluster) -> None:
     slurm.put("ours.yaml", BUSY)
     waits = busy(slurm)
@@ -420,6 +428,7 @@ def test_a_bound_that_leaves_out_jobs_of_other_partitions_is_no_start(slurm: Clu
     assert started(slurm, higher)["NodeList"] == "n4"
 
 
+@pytest.mark.proof
 def test_a_bound_of_full_nodes_leaves_out_jobs_of_other_partitions_too(slurm: Cluster) -> None:
     """It would be the first row, and in a partition whose jobs come later."""
     slurm.put("ours.yaml", BUSY)
@@ -441,6 +450,7 @@ def test_what_is_not_looked_at_is_no_hole(slurm: Cluster) -> None:
     assert not any(row["kind"] == "hole" for row in output["rows"])
 
 
+@pytest.mark.proof
 def test_of_each_user_slurm_looks_at_so_many_jobs(slurm_root: Path | None) -> None:
     settings = "SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,bf_max_job_user=1\n"
     with Cluster(visible=VISIBLE, root=slurm_root, settings=settings) as few:
@@ -488,6 +498,7 @@ def test_at_most_four_bounds_are_asked_for(slurm_root: Path | None) -> None:
         assert "Slurm was asked 4 times, so no bound is known for p4, p5" in output["notes"]
 
 
+@pytest.mark.proof
 def test_nodes_of_a_feature(slurm: Cluster) -> None:
     slurm.root(["scontrol", "update", "nodename=n2", "availablefeatures=big", "activefeatures=big"])
     words = ("ddp", "--time", "0:10:00", "--partition", "gpu", "--constraint", "big", "--nodes")
@@ -498,6 +509,7 @@ def test_nodes_of_a_feature(slurm: Cluster) -> None:
     assert two["out"]["gpu"].startswith("no node of the partition has all of this at once, or it has fewer")
 
 
+@pytest.mark.proof
 def test_nodes_that_are_off_are_free_and_take_their_time(slurm_root: Path | None) -> None:
     settings = "SuspendProgram=/bin/true\nResumeProgram=/bin/true\nSuspendTimeout=1\nResumeTimeout=90\nSuspendTime=3600\n"
     with Cluster(visible=VISIBLE, root=slurm_root, settings=settings) as saving:
@@ -536,6 +548,7 @@ NodeName={nodes} Name=shard Count=64
 """
 
 
+@pytest.mark.proof
 def test_types_of_gpus_shards_and_preemption_with_a_grace_time(
     slurm_root: Path | None, slurm_release: str
 ) -> None:
@@ -600,6 +613,7 @@ def test_partitions_without_a_hole_are_taken_together(slurm: Cluster) -> None:
     assert slurm.job(number)["Partition"] == "gpu,cpu"
 
 
+@pytest.mark.proof
 def test_what_no_node_has_is_out(slurm: Cluster) -> None:
     words = ("ddp", "--nodes", "1", "--time", "0:10:00", "--partition", "gpu")
     outs = [when(slurm, *words, *more)["out"]["gpu"] for more in (("--gpus-per-node", "h100:1"),)]

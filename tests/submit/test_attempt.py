@@ -191,6 +191,7 @@ main()
 """
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("moment", "program"),
     [

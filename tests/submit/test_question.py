@@ -121,6 +121,7 @@ def reviewed(profile: str, mode: str, folder: Path) -> Review:
     ).review
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_job_fits_with_however_many_findings(folder: Path, profile: str, mode: str) -> None:

@@ -193,6 +193,7 @@ def test_each_option_that_is_not_of_a_job_is_known() -> None:
     assert of_submit - of_jobs == {*_SUBMISSION_OPTIONS, "snapshot", "snapshot_file"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("words", [["--yes"], ["-y"], ["--after", "ddp"], ["--reviewed", "sha256:0"]])
 def test_a_record_does_not_answer_for_the_user(command: Command, words: list[str]) -> None:
     """A run folder that was copied may hold any record."""

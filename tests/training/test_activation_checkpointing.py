@@ -62,6 +62,7 @@ def test_gradients_and_statistics_of_torchvisions_models_are_the_same(name: str)
     assert equal(plain, again)
 
 
+@pytest.mark.proof
 def test_convnet_is_recomputed_in_pieces() -> None:
     images = torch.zeros(4, 1, 28, 28, dtype=torch.uint8)
     split = InMemory(images_NCHW=images, labels_N=torch.arange(4), norm=Norm())

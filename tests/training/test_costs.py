@@ -18,6 +18,7 @@ from training.run.setup import only_norms_have_buffers
 from .trainers import ROOT, Here, Trainers, events
 
 
+@pytest.mark.proof
 def test_a_line_of_the_events_has_the_costs_of_a_step(here: Here, tmp_path: Path) -> None:
     assert here(tmp_path, "--log-every", "2", "--sync-every", "2", "--step-delay", "0.01").code == 0
     logged = events(tmp_path, "train")

@@ -118,6 +118,7 @@ def test_an_error_of_one_rank_before_the_processes_meet(
         is_told(tmp_path / f"{wrong}-{rank}", processes, wrong, launcher, rank)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("wrong", "launcher", "rank"), CASES)
 def test_an_error_of_one_rank(
     trainers: Trainers, tmp_path: Path, wrong: str, launcher: str, rank: int

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.pyxis import COMPILER
 from training.saving.reading import load
 
@@ -81,6 +83,7 @@ class Disk:
         return max((int(event["step"]) for event in events(self.run, kind)), default=-1)
 
 
+@pytest.mark.proof
 def test_each_failure_is_reported_and_over_when_the_disk_is_well(trainers: Trainers, tmp_path: Path) -> None:
     disk = Disk(tmp_path, trainers)
     disk.until_it_saves()

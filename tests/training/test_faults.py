@@ -31,6 +31,7 @@ import signal
 import textwrap
 from pathlib import Path
 
+import pytest
 import torch
 
 from .states import weights
@@ -78,6 +79,7 @@ def test_a_dead_rank_ends_the_job_at_once(trainers: Trainers, tmp_path: Path) ->
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
 
 
+@pytest.mark.proof
 def test_a_hung_rank_ends_the_job_in_time(trainers: Trainers, tmp_path: Path) -> None:
     """The time that the others wait for it, and then what spawn gives it to end by itself."""
     process = trainers.start(tmp_path, *SPAWN_2, *SLOW, "--dist-timeout", "5")

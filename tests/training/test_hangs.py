@@ -698,6 +698,7 @@ def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job,
     assert ('train.py", line 11 in <module>' in of_rank) == NAMES_THREADS  # else the rank itself is not asked
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("act", ["stop", "requeue"])
 def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path, act: str) -> None:
     """Also ranks that a program around each of them would start again."""
@@ -965,6 +966,7 @@ def test_a_rank_is_known_by_its_store_where_no_thread_has_a_name(
     assert seen == [is_seen, False]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["exec", "loaders"])
 def test_programs_that_are_asked_all_the_time_compute_the_same(kind: str) -> None:
     """The handler for all threads, as it was, ends such a program: benchmarks/stacks.py shows it with more."""

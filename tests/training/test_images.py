@@ -180,6 +180,7 @@ def one_error(err: str) -> str:
     return lines[0]
 
 
+@pytest.mark.proof
 def test_a_model_of_torchvision_goes_on_exactly_with_loaders_and_its_evaluation_is_right(
     here: Here, trainers: Trainers, photos: Path, own: Path, tmp_path: Path
 ) -> None:

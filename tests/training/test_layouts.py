@@ -72,6 +72,7 @@ def test_channels_last_may_change_at_a_resume(
     assert far(tmp_path / "same", tmp_path / "changed") < 1e-12
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_a_checkpoint_of_a_gpu_resumes_on_a_cpu(here: Here, tmp_path: Path, kind: str) -> None:
     """There a convnet is laid out plainly, here by channels."""

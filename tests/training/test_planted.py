@@ -52,6 +52,7 @@ PLANTS: dict[str, Callable[[Path, Path], object]] = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("plant", ["link", "dangling link", "fifo", "bytes", "deep JSON", "other JSON"])
 @pytest.mark.parametrize("names", [("lock.json",), ("stop",), ("status.json", "events.jsonl", "config.json")])
 def test_what_lies_in_the_run_folder_is_no_trap(

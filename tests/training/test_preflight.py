@@ -209,6 +209,7 @@ def test_without_gpus_it_says_what_it_could_not_check(started: Started, tmp_path
     assert "not checked: GPUs: no nvidia-smi" in done.stdout
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("kind", "part", "says"),
     [
@@ -261,6 +262,7 @@ def test_an_amd_gpu_is_bad_if_its_driver_can_not_leave_bad_pages_out(tmp_path: P
     assert node.bad_pages(SimpleNamespace(), tmp_path) == ""  # an old torch does not say where it is
 
 
+@pytest.mark.proof
 def test_a_gpu_that_is_shared_may_be_in_use(started: Started) -> None:
     assert started("--gpus", "4", "--shared", fault="2 full\n1 stranger\n").returncode == DONE
     assert started("--gpus", "4", "--shared", fault="2 full\n1 wrong\n").returncode == BAD_NODE
@@ -305,6 +307,7 @@ esac
 """
 
 
+@pytest.mark.proof
 def test_the_job_starts_again_without_bad_nodes_at_most_twice(started: Started, tmp_path: Path) -> None:
     (tmp_path / "scontrol").write_text(SCONTROL)
     (tmp_path / "scontrol").chmod(0o755)

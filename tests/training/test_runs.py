@@ -93,6 +93,7 @@ def test_a_stop_file_half_way_and_going_on_change_nothing(
     assert equal(weights(tmp_path), weights(reference[0]))
 
 
+@pytest.mark.proof
 def test_spawn_under_nohup_is_the_same_run_as_torchrun(
     trainers: Trainers, tmp_path: Path, reference: Any
 ) -> None:
@@ -164,6 +165,7 @@ def test_a_signal_during_the_start_is_not_lost(trainers: Trainers, tmp_path: Pat
     assert status(tmp_path)["reason"] == "SIGUSR2"
 
 
+@pytest.mark.proof
 def test_three_go_on_exactly(trainers: Trainers, tmp_path: Path) -> None:
     """With three, a sum depends on its order: the gradients must be laid out alike in both runs."""
     flags = ("--dataset", "fake", "--fake-samples", "150", "--epochs", "1", "--batch-size", "30")
@@ -181,6 +183,7 @@ def test_three_go_on_exactly(trainers: Trainers, tmp_path: Path) -> None:
     assert equal(weights(tmp_path / "halves"), weights(tmp_path / "whole"))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("launcher", [ALONE, (*ALONE, *SPAWN_2)])
 def test_missing_data_is_one_line_and_a_failed_state(
     trainers: Trainers, tmp_path: Path, launcher: tuple[str, ...]
@@ -399,6 +402,7 @@ torch.zeros_like(torch.nn.Linear(2, 2).to("meta").weight)  # asks for more of it
 """
 
 
+@pytest.mark.proof
 def test_what_was_loaded_before_the_stand_ins_stays() -> None:
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     assert subprocess.run([sys.executable, "-c", LATE, str(QUICKLY)], env=clean, check=False).returncode == 0

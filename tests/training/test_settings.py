@@ -41,6 +41,7 @@ def rates_of_torch(lr: float, schedule: str, **how: float) -> list[float]:
     return settings
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("flags", "lr", "schedule", "how"),
     [
@@ -235,6 +236,7 @@ def test_settings_that_play_no_part_are_not_compared() -> None:
     assert unused_settings(others) == set()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

@@ -50,6 +50,7 @@ def pack(folder: Path, to: Path) -> None:
                     add(archive, f"./v1.0/{path.stem}.png", path.read_bytes())
 
 
+@pytest.mark.proof
 def test_a_training_is_that_of_single_files_and_resumes_exactly(here: Here, tmp_path: Path) -> None:
     images(tmp_path / "files")
     pack(tmp_path / "files", tmp_path / "shards")

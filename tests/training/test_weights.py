@@ -77,6 +77,7 @@ def score(model: nn.Module, folder: Path) -> tuple[float, float]:
     return functional.nll_loss(log_p, y_B).item(), (log_p.argmax(1) == y_B).float().mean().item()
 
 
+@pytest.mark.proof
 def test_their_net_takes_what_a_run_leaves(here: Here, digits_28: Path, tmp_path: Path) -> None:
     ended = here(tmp_path, "--data-dir", str(digits_28))
     net = Net()

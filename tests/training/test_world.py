@@ -47,6 +47,7 @@ def _pages(how: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="mallopt is glibc's")
 def test_freed_memory_stays_with_the_process() -> None:
     given_back = _pages("given back")
@@ -54,6 +55,7 @@ def test_freed_memory_stays_with_the_process() -> None:
     assert _pages("kept") < given_back / 10
 
 
+@pytest.mark.proof
 @pytest.mark.skipif("[never]" in HUGE.read_text() if HUGE.exists() else True, reason="Linux gives none")
 def test_large_tensors_have_huge_pages() -> None:
     code = "from training.processes.world import keep_memory; import torch; keep_memory(); x = torch.ones(8 << 20);"

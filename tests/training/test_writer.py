@@ -122,6 +122,7 @@ def ended(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.proof
 def test_killed_at_any_moment_of_saving(tmp_path: Path) -> None:
     """Fault F1: what was once said to be saved is there, whole, whenever the kill comes."""
     states = {step: state(step, torch.full((1 << 19,), step)) for step in range(1, 9)}

@@ -66,6 +66,7 @@ def test_a_snapshot_is_the_owners_alone(attacker: User, owner: User) -> None:
     assert f"your own: {owner.project}/runs/a" in done.stderr
 
 
+@pytest.mark.proof
 def test_of_submissions_at_the_same_time_one_is_accepted(owner: User) -> None:
     words = (
         "sbatchgen",

@@ -168,6 +168,7 @@ edit(here, ("own.slurm", "job.yaml", "site.yaml"))
     assert [*marks.iterdir()] == []
 
 
+@pytest.mark.sampled(2)
 def test_a_setup_line_that_gains_a_command_after_the_review_is_refused(person: User) -> None:
     """Attack 16: the script starts the same processes as before."""
     site, words = person.home / "site.yaml", ("single", "--profile", "./site.yaml", "--trainer", "t.py")
@@ -181,6 +182,7 @@ def test_a_setup_line_that_gains_a_command_after_the_review_is_refused(person: U
     assert "\n  -true\n  +true; rm -rf ~/results\n" in done.stderr
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("setting", ["core.fsmonitor", "filter.x.clean"])
 def test_a_member_of_the_group_runs_nothing_by_a_repository_of_the_group(
     person: User, attacker: User, marks: Path, setting: str

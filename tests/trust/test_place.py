@@ -94,6 +94,7 @@ for word; do [[ -f $word ]] && script=$word; done
     assert "t.py" in script
 
 
+@pytest.mark.proof
 def test_a_folder_of_the_group_costs_one_warning_and_each_fix_helps(owner: User) -> None:
     """All commands work there with what is named, and without what would only be found."""
     mine = owner.project / "mine"

@@ -95,6 +95,7 @@ def expected(user: User) -> dict[str, Any]:
     return plan
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_plan_is_the_same(user: User, expected: dict[str, Any], kind: str) -> None:
     here = user.lab / f"place-{[*PLACES].index(kind)}"

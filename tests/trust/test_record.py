@@ -32,6 +32,7 @@ def evil(attacker: User, owner: User, file: str) -> str:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", ["resume", "resubmit"])
 def test_a_planted_record_is_not_submitted(attacker: User, owner: User, verb: str) -> None:
     """The run folder is open to its group, as an earlier version left it."""

@@ -68,6 +68,7 @@ def test_a_point_of_a_sweep_writes_through_no_link(attacker: User, owner: User) 
     assert attacker.bash("rm -f runs/s/0/exit").returncode == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("whose", ["a link to the owner's folder", "another user's"])
 def test_a_run_folder_that_is_not_the_owners_is_left_alone(attacker: User, owner: User, whose: str) -> None:
     owner.bash(

@@ -82,6 +82,7 @@ def test_folders_in_which_everybody_can_put_a_program(person: User, attacker: Us
         assert f"to trust it, export SBATCHGEN_TRUST={folder}" in fixes[0].replace("$SBATCHGEN_TRUST:", "")
 
 
+@pytest.mark.sampled(2, first=1)
 @needs_sandbox
 @pytest.mark.slow
 def test_no_program_of_the_current_folder_is_started(person: User, marks: Path) -> None:
@@ -122,6 +123,7 @@ def test_no_program_of_the_current_folder_is_started(person: User, marks: Path) 
     assert "warning" not in person.run("bash", "-c", lines, cwd=folder).stderr
 
 
+@pytest.mark.sampled(2, first=1)
 @pytest.mark.slow
 def test_no_library_of_the_current_folder_is_loaded(person: User) -> None:
     """bash, which runs the stand-ins for Slurm, needs libtinfo; this Python does not."""

@@ -49,6 +49,7 @@ def made_again(user: User, place: Path | str, **env: str) -> Path:
     return Path(done.stdout.strip())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_what_a_killed_process_has_left_is_removed_by_the_next(person: User, number: signal.Signals) -> None:
     for place, env in (("", {"TMPDIR": str(person.lab / "scratch")}), ("memory", {}), (person.home, {})):
@@ -109,6 +110,7 @@ ls /dev/shm >then
 """
 
 
+@pytest.mark.sampled(2)
 @needs_sandbox
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ["TERM", "KILL"])
