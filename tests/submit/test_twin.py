@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,3 +174,21 @@ def test_a_finished_script_whose_trainer_was_edited_is_another_job(
     assert [submit("job.sh")[0] for _ in range(2)] == [0, 2]
     put(folder / "train.py", "import torch\n")
     assert submit("job.sh")[0] == 0
+
+
+@pytest.mark.parametrize("asked", ["runs", "jobs"])
+def test_a_job_of_another_command_may_enter_the_index_at_any_moment(
+    folder: Path, submit: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    put(folder / "job.sh", "#!/bin/bash\n#SBATCH --time=60\npython train.py\n")
+    original, others = getattr(Index, asked), iter("bcdefgh")
+
+    def answer_and_enter(index: Index, *args: Any, **options: Any) -> Any:
+        answer = original(index, *args, **options)
+        key = next(others)
+        Index(place(os.environ)).begin(key, folder / f"runs/{key}", key, shared=False)
+        return answer
+
+    monkeypatch.setattr(Index, asked, answer_and_enter)
+    status, said = submit("job.sh")
+    assert (status, said.splitlines()[-1]) == (0, "note: run job.sh; see sbatchgen status, logs, cancel, resume")

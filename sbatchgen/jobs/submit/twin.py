@@ -73,10 +73,11 @@ def _lock(submission: Submission, index: Index) -> Path:
 
 def find(submission: Submission, index: Index, environment: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the id of the twin, and the common parts in words; None without a twin."""
-    folders = {run.name: run.folder for run in index.runs()}
     live = [job for job in index.jobs() if not job.ended][-_MAX_JOBS:]
     if not live:  # the usual case, in which no file has to be read
         return None
+    folders = {run.name: run.folder for run in index.runs()}
+    live = [job for job in live if job.run in folders]  # another command may change the index meanwhile
     checksum = surroundings(submission, environment)
     alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission, checksum))}
     with contextlib.suppress(SlurmError):  # the submission reports why Slurm does not answer
