@@ -450,7 +450,7 @@ def step():
     dist.all_reduce(total)
     if "crash" in sys.argv:
         {}[rank]
-    print("trained by", int(total), flush=True)
+    print(f"trained by {int(total)}\\n", end="", flush=True)  # one write, even without a buffer
 step()
 dist.destroy_process_group()
 """
