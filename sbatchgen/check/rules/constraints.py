@@ -14,7 +14,7 @@ from sbatchgen.base.errors import did_you_mean, nearest
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted, first_names
 from sbatchgen.base.units import Duration, Text
-from sbatchgen.check.rules.limits import UPDATE
+from sbatchgen.check.rules.limits import OR_UPDATE_PROFILE
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import Job
@@ -108,7 +108,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
     left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
     if left <= 0:
         what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
-        yield Hit("reservation", what, f"remove --reservation, {UPDATE}")
+        yield Hit("reservation", what, f"remove --reservation, {OR_UPDATE_PROFILE}")
         return
     for partition_name, partition in job.partitions.items():
         if reservation.partitions and partition_name not in reservation.partitions:
@@ -121,7 +121,7 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
             what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
             fitting = Duration(max(left // 60, 1) * 60)
-            yield Hit("reservation", what, f"set --time {fitting} or less, {UPDATE}")
+            yield Hit("reservation", what, f"set --time {fitting} or less, {OR_UPDATE_PROFILE}")
 
 
 @RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")

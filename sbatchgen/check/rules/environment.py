@@ -25,25 +25,29 @@ RULES: Rules[JobScript] = Rules()
 
 _ROCM_PAGE = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
 _CUDA_PAGE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
-_LOCAL_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
+_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO_PAGE = "https://docs.pytorch.org/docs/stable/distributed.html"
+_GLOO_IFNAME = "GLOO_SOCKET_IFNAME"
 LONG_OUTPUT_S = 3600  # in jobs with a time limit of this many seconds or more, people wait for output
-_PATH_PROGRAMS = programs("folders")
-_NEEDED_VALUES = values_of("needed")
-_NEW_NAMES = {old: new for old, (new,) in values_of("old").items()}
-_SLOW_VALUES = values_of("slow")
-_BASH_BUILTINS = programs("bash-only")
-_ARRAY_GIVEN = re.compile(r"--array\b|sbatch .*-a\b")
+_PATH_PROGRAMS = programs("folders")  # dirname, cd and others that compute or enter a folder
+# Variables that Slurm sets only for some options, such as SLURM_GPUS_PER_NODE: ["gpus-per-node"].
+_NEEDED_OPTIONS = values_of("needed")
+_NEW_NAMES = {old: new for old, (new,) in values_of("old").items()}  # SLURM_NPROCS -> SLURM_NTASKS
+_SLOW_VALUES = values_of("slow")  # the slow values of each variable, such as NCCL_DEBUG: ["TRACE"]
+_BASH_BUILTINS = programs("bash-only")  # builtins of bash that sh may lack
+_ARRAY_ON_COMMAND_LINE = re.compile(r"--array\b|sbatch .*-a\b")  # such as a comment: sbatch -a 0-9 job.sh
 _BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # bash, also misspelt, in a system folder
+# Options for data loading workers, such as --num-workers, -j and data.num_workers.
 _WORKERS = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
 # Options that may give a task more CPUs than --cpus-per-task.
 _CPU_OPTIONS = frozenset(("exclusive", "cpus-per-gpu", "mincpus", "extra-node-info", "cores-per-socket"))
-_JOB_TEST = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")
+_JOB_TEST = re.compile(r"-[nvz][ \t]+[\"${]*SLURM_JOB_?ID\b")  # such as [ -n "$SLURM_JOB_ID" ]
+# Options for the folder of results, such as --output_dir and --save-path.
 _SAVE_OPTION = re.compile(r"--(?:ckpt|checkpoint|checkpoints|output|save|results?)[-_]?(?:dir|path|folder)?")
-_LOCAL_PATH = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")
-_COPY_PROGRAMS = programs("copies")
+_LOCAL_PATH = re.compile(r"/(?:tmp|dev/shm|var/tmp)(?:/|$)|\$\{?(?:SLURM_)?TMPDIR\b")  # on a node's disk
+_COPY_PROGRAMS = programs("copies")  # cp, rsync and others that may save results from the node's own disk
 
 
 @RULES.add(
@@ -54,25 +58,26 @@ _COPY_PROGRAMS = programs("copies")
     words=("$0", "${0", "BASH_SOURCE"),
 )
 def _own_folder(script: JobScript) -> Iterator[Hit]:
+    """Find a script that computes its own folder, such as cd "$(dirname "$0")" or "${0%/*}"."""
+    what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your script"
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
-    seen = set()
+    reported_lines = set()
     if script.submits:
         return
     if any("SUBMIT_DIR" in test.text or _JOB_TEST.search(test.text) for test in script.body.tests):
-        return  # the script also knows the other folder, or runs without Slurm
+        return  # in a job, the script takes another folder
     for use in script.body.uses:
-        if use.name not in ("0", "BASH_SOURCE") or use.line in seen:
+        if use.name not in ("0", "BASH_SOURCE") or use.line in reported_lines:
             continue
         command = script.body.command_around(use.at)
         text = script.body.source.text
+        # The line up to the use; at most 300 characters, so that long lines take little time.
         before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
         if command and re.search(r"\$\{\w+:?-[^}]*$", before):
             continue  # the default in ${NAME:-...}
-        by_command = command and command.name in _PATH_PROGRAMS and not command.context.branch
-        if by_command or use.operator in ("%", "%%"):
-            seen.add(use.line)
-            what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your "
-            what += "script"
+        is_in_path_program = command and command.name in _PATH_PROGRAMS and not command.context.branch
+        if is_in_path_program or use.operator in ("%", "%%"):
+            reported_lines.add(use.line)
             yield Hit(script.at_start(use), what, fix)
 
 
@@ -84,14 +89,15 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    sets = any(setting.exported for setting in script.body.sets) or script.named(*PREPARES, "conda", "spack")
-    if not sets and export.upper() in ("NONE", "NIL"):
+    prepares = script.named(*PREPARES, "conda", "spack")
+    sets_variables = prepares or any(setting.exported for setting in script.body.sets)
+    if not sets_variables and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
         if launch.step is None or launch.step.option("export"):
             continue
         what = f"srun inherits --export={export}: what the script sets, even PATH, does not reach the tasks"
-        if not sets:
+        if not sets_variables:
             what = f"--export={export} leaves out PATH and all else: srun may not find the program"
         line = "export SLURM_EXPORT_ENV=ALL"
         edits = insert_line_before(script, launch.command, line)
@@ -100,7 +106,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
 
 
 def _without_path(script: JobScript) -> Iterator[Hit]:
-    """Find steps that start a program by its name although their own --export leaves no PATH.
+    """Find steps that start a program without its path although their own --export leaves no PATH.
 
     Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
     """
@@ -109,8 +115,8 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
         program = launch.step_program
         if not option or not option.value or not program or "$" in program.words[0].text:
             continue
-        names = {part.partition("=")[0].upper() for part in option.value.split(",")}
-        if not {"ALL", "PATH"} & names and "/" not in program.words[0].text:
+        exported = {item.partition("=")[0].upper() for item in option.value.split(",")}
+        if not {"ALL", "PATH"} & exported and "/" not in program.words[0].text:
             what = f"srun --export={option.value} leaves no PATH: the tasks don't find {program.name}"
             yield Hit(script.at_option_of(option), what, f"--export=ALL, or the full path of {program.name}")
 
@@ -124,19 +130,19 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13",
 )
 def _two_masks(script: JobScript) -> Iterator[Hit]:
-    masks = {}
+    masks = {}  # the last assignment of each mask, and its value
     for setting in script.body.sets:
         if setting.name in _MASKS and setting.word and not setting.context.branch:
             masks[setting.name] = setting, script.body.text_of(setting.word)
     if len(masks) == len(_MASKS):
         setting, value = masks["HIP_VISIBLE_DEVICES"]
-        if not value.startswith("0"):
+        if not value.startswith("0"):  # number 0 always exists
             what = "HIP_VISIBLE_DEVICES chooses, by new numbers from 0, among the GPUs that "
             what += f"ROCR_VISIBLE_DEVICES leaves: {value} may be no GPU"
             yield Hit(script.at_start(setting), what, "keep ROCR_VISIBLE_DEVICES alone")
 
 
-_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # both choose which GPUs a process sees
 
 
 @RULES.add(
@@ -157,8 +163,8 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
         if source and "device_count" in source.words:
             continue  # the trainer counts its GPUs: LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
-            sets = _value_texts(body)
-            if all(_holds_local_id(name, sets) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
+            texts = _value_texts(body)
+            if all(_holds_local_id(name, texts) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
                 what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
                 what += f"{launch.program.name} finds no GPU of this number"
                 fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
@@ -169,19 +175,19 @@ def _value_texts(body: Body) -> dict[str, str]:
     """Return the last value of each variable as written, even in env NAME=VALUE; "" without a value."""
     texts = {setting.name: setting.word.text if setting.word else "" for setting in body.sets}
     for command in body.commands if "env" in body.source.text else ():
-        given = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
-        texts |= {name: value for name, equals, value in given if equals and name.isidentifier()}
+        pairs = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
+        texts |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
     return texts
 
 
 def _holds_local_id(name: str, texts: dict[str, str], depth: int = 4) -> bool:
-    """Return whether a variable holds SLURM_LOCALID, directly or through other variables."""
+    """Return whether a variable holds SLURM_LOCALID or SLURM_PROCID % N, also through other variables."""
     match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
     if match is None or not depth:
         return False
     source = next(filter(None, match.groups()))
-    is_share = source == "SLURM_PROCID" and "%" in match[0]
-    return source == "SLURM_LOCALID" or is_share or _holds_local_id(source, texts, depth - 1)
+    is_remainder = source == "SLURM_PROCID" and "%" in match[0]
+    return source == "SLURM_LOCALID" or is_remainder or _holds_local_id(source, texts, depth - 1)
 
 
 # $NAME, ${NAME}, $((NAME)) or $((NAME % NUMBER)).
@@ -201,27 +207,26 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
             yield from _workers_without_cpus(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
-        has = f"a task has {counted(cpus, 'CPU')}"
-        before = (setting for setting in script.body.sets if setting.at < launch.command.end)
-        settings = [setting for setting in before if setting.name == "OMP_NUM_THREADS"]
-        count = launch.workers or 1
+        cpu_text = f"a task has {counted(cpus, 'CPU')}"
+        threads_sets = script.body.sets_of("OMP_NUM_THREADS")
+        settings = [setting for setting in threads_sets if setting.at < launch.command.end]
+        processes = launch.workers or 1
         threads = _small_number((settings[-1].value or "") if settings else "")
-        if threads * count > cpus:
+        if threads * processes > cpus:
             thread_text = counted(threads, "thread")
-            what_runs = f"{count} processes with {thread_text} each" if count > 1 else thread_text
-            fewer = f"OMP_NUM_THREADS={cpus // count}, or " if count <= cpus else ""
-            fix = f"{fewer}--cpus-per-task={threads * count}"
-            place = script.at_start(settings[-1])
-            yield Hit(place, f"OMP_NUM_THREADS={threads}: {what_runs}, but {has}", fix)
+            what_runs = f"{processes} processes with {thread_text} each" if processes > 1 else thread_text
+            fewer = f"OMP_NUM_THREADS={cpus // processes}, or " if processes <= cpus else ""
+            what = f"OMP_NUM_THREADS={threads}: {what_runs}, but {cpu_text}"
+            yield Hit(script.at_start(settings[-1]), what, f"{fewer}--cpus-per-task={threads * processes}")
         for word, workers in _worker_options(launch):
             if workers > cpus:
-                what = f"{workers} data loading workers, but {has}"
+                what = f"{workers} data loading workers, but {cpu_text}"
                 fix = f"--cpus-per-task={workers + 1}, or {counted(max(1, cpus - 1), 'worker')}"
                 yield Hit(script.at_word(word), what, fix)
 
 
 def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
-    """Find data loading workers in a job that asks for GPUs but sets no number of CPUs, which may be 1."""
+    """Find data loading workers in a job that asks for GPUs but sets no number of CPUs: a task may have 1."""
     resources = script.resources
     if not resources.gpu_count or resources.shards or resources.tasks_per_node != 1:
         return
@@ -241,27 +246,27 @@ def _worker_options(launch: Launch) -> Iterator[tuple[Word, int]]:
             yield word, _small_number(value)
 
 
-@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED_VALUES,))
+@RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED_OPTIONS,))
 def _variables_set(script: JobScript) -> Iterator[Hit]:
     printing = script.named("echo", "printf")
-    for use in script.first_uses(_NEEDED_VALUES.get):
-        options = _NEEDED_VALUES[use.name]
+    for use in script.first_uses(_NEEDED_OPTIONS.get):
+        options = _NEEDED_OPTIONS[use.name]
         if script.sbatch.has_foreign or use.name in script.tested:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
-        is_fatal = script.body.option_at("nounset", use.line)
+        is_fatal = script.body.option_at("nounset", use.line)  # set -u
         fate = "under set -u the job ends here without it" if is_fatal else "here it is empty"
         what = f"Slurm sets {use.name} only if --{options[0]} is given: {fate}"
-        if options == ["array"] and (not is_fatal or _ARRAY_GIVEN.search(script.text)):
-            continue  # the option is usually on sbatch's command line
+        if options == ["array"] and (not is_fatal or _ARRAY_ON_COMMAND_LINE.search(script.text)):
+            continue  # --array is usually on sbatch's command line
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
-        instead = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
-        fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {instead}"
-        uses = [other.at for other in script.body.uses if other.name == use.name]
-        only_shown = all(any(show.at <= at < show.end for show in printing) for at in uses)
-        is_open = script.is_wrapped or not (script.is_sized or options == ["array"])
-        severity = "info" if only_shown or is_open else None
+        replacement = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
+        fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
+        use_offsets = [other.at for other in script.body.uses if other.name == use.name]
+        is_only_printed = all(any(echo.at <= at < echo.end for echo in printing) for at in use_offsets)
+        caller_may_add_option = script.is_wrapped or not (script.is_sized or options == ["array"])
+        severity = "info" if is_only_printed or caller_may_add_option else None
         yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
 
 
@@ -273,7 +278,7 @@ def _debug_settings(script: JobScript) -> Iterator[Hit]:
             continue
         if value.upper() in _SLOW_VALUES[setting.name] and (setting.name, value) not in script.site_env:
             what = f"{setting.name}={value} is for debugging and slows training down"
-            severity = "info" if setting.name.endswith("_DISABLE") else None  # some machines need this
+            severity = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
             yield Hit(script.at_start(setting), what, "remove it when you have found the error", severity)  # type: ignore[arg-type]
 
 
@@ -281,14 +286,15 @@ def _debug_settings(script: JobScript) -> Iterator[Hit]:
 def _shell_of_script(script: JobScript) -> Iterator[Hit]:
     first = script.lines[0].rstrip("\r")
     words = first.removeprefix("#!").split()
-    several = first.startswith("#!") and len(words) > 2
-    if several and words[0].endswith("/env") and not words[1].startswith("-"):
+    has_arguments = first.startswith("#!") and len(words) > 2
+    if has_arguments and words[0].endswith("/env") and not words[1].startswith("-"):
         what = f"env gets one argument, '{' '.join(words[1:])}', and finds no program of that name"
         path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
         line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
         yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
     language = script.body.language
-    if language != "bash" and {*language} == {*"bash"} and _BASH.match(first):  # bash4 and bosh may exist
+    # A misspelt bash has the letters of bash, such as bahs. Other names, such as bash4 and bosh, may exist.
+    if language != "bash" and {*language} == {*"bash"} and _BASH.match(first):
         column = first.index(language) + 1
         what = f"there is no program {language}: the job fails at once, and nothing more of it was checked"
         edit = Edit(1, column, column + len(language), "bash")
@@ -306,11 +312,7 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add(
-    "SB412",
-    "warning",
-    "results on a node's local disk",
-    source=_LOCAL_DISK_PAGE,
-    words=("tmp", "/shm", "TMPDIR"),
+    "SB412", "warning", "results on a node's local disk", source=_DISK_PAGE, words=("tmp", "/shm", "TMPDIR")
 )
 def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
     copies = script.named(*_COPY_PROGRAMS)
@@ -319,7 +321,7 @@ def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
             if not _SAVE_OPTION.fullmatch(name) or not _LOCAL_PATH.match(value):
                 continue
             if script.body.traps or any(command.at > launch.command.at for command in copies):
-                return
+                return  # the script may copy the results before it ends
             what = f"{name} {value} is on each node's own disk: it is lost when the job ends"
             yield Hit(script.at_word(word), what, f'{name} "$SLURM_SUBMIT_DIR/..." or a folder on scratch')
 
@@ -331,26 +333,21 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
         if new is None or use.name in script.assigned:
             continue
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
-        start = line.find(use.name, use.column - 1) + 1
-        at = (use.line, start, start + len(use.name))
-        edits = (Edit(*at, new),) if start else ()
-        place = script.at(*at) if start else script.at(use.line)
+        column = line.find(use.name, use.column - 1) + 1  # 0 if the line lacks the name
+        span = (use.line, column, column + len(use.name))
+        edits = (Edit(*span, new),) if column else ()
+        place = script.at(*span) if column else script.at(use.line)
         yield Hit(place, f"{use.name} is the old name of {new}", new, edits=edits)
 
 
 @RULES.add(
-    "SB417",
-    "warning",
-    "a GLOO_SOCKET_IFNAME that gloo can't use",
-    source=_GLOO_PAGE,
-    words=("GLOO_SOCKET_IFNAME",),
+    "SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use", source=_GLOO_PAGE, words=(_GLOO_IFNAME,)
 )
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
-    for setting, value in _settings(script, ("GLOO_SOCKET_IFNAME",)):
+    for setting, value in _settings(script, (_GLOO_IFNAME,)):
         if value[:1] in ("^", "="):
             what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
-            fix = "GLOO_SOCKET_IFNAME=NAME, as ip -brief address shows it"
-            yield Hit(script.at_start(setting), what, fix)
+            yield Hit(script.at_start(setting), what, f"{_GLOO_IFNAME}=NAME, as ip -brief address shows it")
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
@@ -382,15 +379,16 @@ def _buffered_output(script: JobScript) -> Iterator[Hit]:
 def _overriding_variables(script: JobScript) -> Iterator[Hit]:
     known = specs(script.slurm)
     for variable, name in variables(script.slurm) if script.environment else ():
-        new = script.environment.get(variable)
+        value = script.environment.get(variable)
         is_flag = name in known and known[name].argument is HasArgument.NONE
-        if new is None or (is_flag and new not in ("", "1", "yes")):  # other values remove the flag
+        if value is None or (is_flag and value not in ("", "1", "yes")):  # other values remove the flag
             continue
         if name not in script.options:
-            what = f"{variable}={new} in the environment sets --{name}, which the script does not set"
+            what = f"{variable}={value} in the environment sets --{name}, which the script does not set"
             yield Hit(script.at(1), what, f"unset {variable}, or write it into the script", "info")
-        elif not is_flag and (old := script.option(name)) != new:
-            what = f"{variable} in the environment wins over the script: --{name} is '{new}', not '{old}'"
+        elif not is_flag and (script_value := script.option(name)) != value:
+            what = f"{variable} in the environment wins over the script: "
+            what += f"--{name} is '{value}', not '{script_value}'"
             yield Hit(name, what, f"env -u {variable} sbatch {script.file}")
 
 
@@ -402,9 +400,10 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    is_unknown = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    is_unknown = is_unknown or script.has_nodes_alone or launch.step is None or not script.is_sized
-    return None if is_unknown else 1
+    # A partition may give a job with GPUs more CPUs, and sbatch's command line may ask for them.
+    may_have_more = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
+    may_have_more = may_have_more or script.has_nodes_alone or launch.step is None or not script.is_sized
+    return None if may_have_more else 1
 
 
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
@@ -420,12 +419,12 @@ def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
 
 
 def _small_number(text: str) -> int:
-    """Return a number of up to four digits; 0 for other texts."""
+    """Return the number in a text of up to four digits; 0 for other texts."""
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
 
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
-    """Yield the assignments of these variables, with their known values."""
+    """Yield the assignments of these variables whose values are known, with the values."""
     for setting in script.body.sets:
         if setting.name in names and setting.word is not None and setting.setter != "unset":
             value = script.body.value(setting.word)

@@ -23,20 +23,23 @@ RULES: Rules[Job] = Rules()
 
 GPU_LIMIT_RULES = ("SB224", "SB254")  # rules whose limits a job without --nodes may keep with fewer nodes
 _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
-UPDATE = "or bring the profile up to date: sbatchgen profile discover --update"
+OR_UPDATE_PROFILE = "or bring the profile up to date: sbatchgen profile discover --update"  # the end of a fix
 MAX_ARRAY_SIZE = 1001  # the default of MaxArraySize in slurm.conf
 USUAL_QOS = "normal"  # the default QOS, unless an administrator changed it: sacctmgr(1)
-_NAMES_A_TIME = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
+# A time limit in a line that sbatch does not read as a directive, such as `# SBATCH --time=1:00` or `-t 60`.
+_TIME_OPTION = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 MANY_TASKS = 500  # arrays with this number of tasks or more should limit how many run at a time
 
 
 @RULES.add_fit("SB201", "error", "the cluster has no such partition")
 def _partition_known(job: Job) -> Iterator[Hit]:
     profile, known = job.profile, job.profile.partitions
-    for name in job.resources.partitions if known and "partition" not in profile.omit else ():
+    if not known or "partition" in profile.omit:
+        return
+    for name in job.resources.partitions:
         if name not in known:
             what, severity = f"cluster '{profile.name}' has no partition '{name}'", None
-            if profile.sources and profile.user is None:  # documentation names the partitions that matter
+            if profile.sources and profile.user is None:  # documentation may leave out partitions
                 what, severity = f"profile '{profile.name}' lists no partition '{name}'", "warning"
             yield Hit("partition", what, did_you_mean(name, known), severity)  # type: ignore[arg-type]
 
@@ -52,7 +55,7 @@ def _partition_up(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' is {partition.state}: it {takes}"
             yield Hit("partition", what, fix, severity, why_not=partition.state)  # type: ignore[arg-type]
         elif partition.nodes == "":
-            fix = f"use another partition, {UPDATE}"
+            fix = f"use another partition, {OR_UPDATE_PROFILE}"
             yield Hit("partition", f"partition '{name}' has no nodes", fix, why_not="no nodes")
 
 
@@ -74,16 +77,17 @@ def _partition_given(job: Job) -> Iterator[Hit]:
 def _time_within_limit(job: Job) -> Iterator[Hit]:
     pends = "pending for ever (PartitionTimeLimit)"
     fates = {None: f"Slurm refuses the job, or leaves it {pends}", "no": f"Slurm leaves the job {pends}"}
+    fate_of_time = fates.get(job.profile.limits.enforce_part_limits, _REFUSED)
     for name, partition in job.partitions.items():
         limit, doubt = _limit_and_doubt(job, partition, "time_max")
-        for option, asked, fate in (
-            ("time", job.resources.time, fates.get(job.profile.limits.enforce_part_limits, _REFUSED)),
+        for option, seconds, fate in (
+            ("time", job.resources.time, fate_of_time),
             ("time-min", job.resources.time_min, _REFUSED),
         ):
-            if asked is not None and limit and asked > limit:
-                what = f"--{option} {time_limit(asked)} is over the limit {limit} of partition '{name}'"
-                why_not = f"time limit {limit} is less than {time_limit(asked)}"
-                fix = f"set --{option} {limit} or less{_qos_fix(job, asked)}"
+            if seconds is not None and limit and seconds > limit:
+                what = f"--{option} {time_limit(seconds)} is over the limit {limit} of partition '{name}'"
+                why_not = f"time limit {limit} is less than {time_limit(seconds)}"
+                fix = f"set --{option} {limit} or less{_qos_fix(job, seconds)}"
                 yield Hit(option, f"{what}: {fate}{doubt}", fix, _doubt_severity(doubt), why_not=why_not)
 
 
@@ -91,24 +95,26 @@ _REFUSED = "Slurm refuses the job"
 
 
 def _limit_and_doubt(job: Job, partition: PartitionFacts, key: str) -> tuple[int | None, str]:
-    """Return a limit of the partition, None if a QOS lifts it, and a doubt as the end of a message.
+    """Return a limit of the partition, None if the job's QOS lifts it, and the end of a message.
 
-    A job without --qos has the default QOS of its user, which the profile does not know.
+    The end says that the default QOS may lift the limit, as the rule does not know which QOS is the default.
+    It is "" for a certain limit.
     """
-    asked = _requested_qos(job)
+    requested = _requested_qos(job)
     lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
-    limit: int | None = None if lifting.intersection(asked) else getattr(partition, key)
-    return limit, ", unless your default QOS lifts the limit" if lifting and not asked else ""
+    limit: int | None = None if lifting.intersection(requested) else getattr(partition, key)
+    return limit, ", unless your default QOS lifts the limit" if lifting and not requested else ""
 
 
-def _qos_fix(job: Job, asked: int) -> str:
-    """Return the end of a fix that names a QOS for jobs of `asked` seconds; "" without such a QOS."""
+def _qos_fix(job: Job, seconds: int) -> str:
+    """Return the end of a fix that names a QOS for jobs of this time; "" without such a QOS."""
     names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
-    fitting = [name for name in names if asked <= (job.profile.qos[name].time_max or asked)]
+    fitting = [name for name in names if seconds <= (job.profile.qos[name].time_max or seconds)]
     return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
 
 
 def _doubt_severity(doubt: str) -> Severity | None:
+    """Return the severity of a hit whose limit is in doubt; None for the rule's severity."""
     return "warning" if doubt else None
 
 
@@ -121,6 +127,7 @@ def _requested_qos(job: Job) -> list[str]:
 
 
 def _known_qos(job: Job) -> dict[str, Qos]:
+    """Return the QOS of the profile by name, in lower case."""
     return {name.lower(): qos for name, qos in job.profile.qos.items()}
 
 
@@ -132,7 +139,7 @@ def _time_given(job: Job) -> Iterator[Hit]:
     if job.is_script:
         from sbatchgen.check.rules.directives import unread_lines  # only scripts need the module
 
-        if any(map(_NAMES_A_TIME.search, unread_lines(job))):  # type: ignore[arg-type]
+        if any(map(_TIME_OPTION.search, unread_lines(job))):  # type: ignore[arg-type]
             return
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     default = f", {limits[0]}," if limits and limits[0] else ""
@@ -160,12 +167,12 @@ def _nodes_within_limit(job: Job) -> Iterator[Hit]:
             fix = f"ask for at most {limit} nodes"
             yield Hit("nodes", what, fix, _doubt_severity(doubt), why_not=why_not)
         nodes_max = job.resources.nodes_max or nodes
-        least, doubt = _limit_and_doubt(job, partition, "nodes_min")
-        if least is not None and "nodes" in job.resources and nodes_max < least:
-            what = f"partition '{name}' is for jobs of {least} nodes or more, "
+        minimum, doubt = _limit_and_doubt(job, partition, "nodes_min")
+        if minimum is not None and "nodes" in job.resources and nodes_max < minimum:
+            what = f"partition '{name}' is for jobs of {minimum} nodes or more, "
             what += f"but {nodes_max} were asked for{doubt}"
-            fix = f"ask for at least {least} nodes, or use another partition"
-            yield Hit("nodes", what, fix, _doubt_severity(doubt), why_not=f"{least} nodes at least")
+            fix = f"ask for at least {minimum} nodes, or use another partition"
+            yield Hit("nodes", what, fix, _doubt_severity(doubt), why_not=f"{minimum} nodes at least")
 
 
 @RULES.add_fit("SB250", "error", "the time limit is longer than that for so many nodes")
@@ -173,37 +180,41 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
     nodes, seconds = job.resources.nodes_max or job.resources.nodes_min or 0, job.resources.time or 0
     for name, partition in job.partitions.items():
         limit, doubt = _limit_and_doubt(job, partition, "time_max")
-        limit = partition.time_limit(nodes) if nodes and (limit or not partition.time_max) else None
-        if limit is None or seconds <= limit or (partition.time_max and seconds > partition.time_max):
+        is_lifted = not limit and bool(partition.time_max)  # by the job's QOS
+        limit = partition.time_limit(nodes) if nodes and not is_lifted else None
+        if limit is None or seconds <= limit:
             continue
+        if partition.time_max and seconds > partition.time_max:
+            continue  # SB204
         node_text = counted(nodes, "node")
         what = f"{node_text} of partition '{name}' may run for {limit}, not for {time_limit(seconds)}"
         if partition.node_minutes_max and nodes * seconds > partition.node_minutes_max * 60:
             what += f": a job may have {partition.node_minutes_max} node-minutes"
-        others = [step.first for step in partition.time_by_nodes]
-        others += [partition.node_minutes_max * 60 // seconds] if partition.node_minutes_max else []
-        fitting = [other for other in others if other and seconds <= (partition.time_limit(other) or 0)]
-        ways = [f"--time {limit} or less"] if limit else []
-        ways += [f"--nodes {fitting[0]}"] if fitting else []
+        other_counts = [span.first for span in partition.time_by_nodes]
+        other_counts += [partition.node_minutes_max * 60 // seconds] if partition.node_minutes_max else []
+        fitting = [count for count in other_counts if count and seconds <= (partition.time_limit(count) or 0)]
+        fixes = [f"--time {limit} or less"] if limit else []
+        fixes += [f"--nodes {fitting[0]}"] if fitting else []
         why_not = f"{limit} at most for {node_text}"
-        yield Hit("time", what + doubt, f"set {' or '.join(ways)}", _doubt_severity(doubt), why_not=why_not)
+        yield Hit("time", what + doubt, f"set {' or '.join(fixes)}", _doubt_severity(doubt), why_not=why_not)
 
 
 @RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
 def _options_work(job: Job) -> Iterator[Hit]:
     resources, limits = job.resources, job.profile.limits
-    for option, kind in (("switches", "tree"), ("segment", "block")):
-        if option in resources and limits.topology not in (None, kind):
-            what = f"Slurm ignores --{option}: this cluster has no topology/{kind}"
+    for option, topology in (("switches", "tree"), ("segment", "block")):
+        if option in resources and limits.topology not in (None, topology):
+            what = f"Slurm ignores --{option}: this cluster has no topology/{topology}"
             yield Hit(option, what, f"remove --{option}")
-    switches = job.option("switches").partition("@")[0]
-    reached = int(switches) * (limits.switch_nodes or 0) if re.fullmatch("[0-9]{1,6}", switches) else 0
-    if reached and limits.topology == "tree" and resources.nodes > reached:
-        what = f"--switches={switches} allows {reached} nodes at most, but the job asks for "
+    switches = job.option("switches").partition("@")[0]  # of COUNT@TIME
+    is_number = re.fullmatch("[0-9]{1,6}", switches) is not None
+    nodes_max = int(switches) * (limits.switch_nodes or 0) if is_number else 0  # 0 for unknown
+    if nodes_max and limits.topology == "tree" and resources.nodes > nodes_max:
+        what = f"--switches={switches} allows {nodes_max} nodes at most, but the job asks for "
         what += f"{resources.nodes}: it waits for 5 minutes or the option's time, then starts on more "
         what += "switches"
-        fitting = -(-resources.nodes // (limits.switch_nodes or 1))
-        yield Hit("switches", what, f"remove it, or set --switches={fitting}")
+        switches_needed = -(-resources.nodes // (limits.switch_nodes or 1))
+        yield Hit("switches", what, f"remove it, or set --switches={switches_needed}")
     for name, partition in job.partitions.items():
         if partition.oversubscribed and resources.is_exclusive:
             what = f"other jobs run on the nodes too: partition '{name}' ignores --exclusive (OverSubscribe)"
@@ -220,68 +231,68 @@ def _required_options(job: Job) -> Iterator[Hit]:
         if option not in job.resources and option in specs(job.slurm):
             what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
             yield Hit(option, what, f"add --{option} ...")
-    for where, partition in job.partitions.items():
+    for name, partition in job.partitions.items():
         for option, allowed, denied in (
             ("account", partition.accounts, partition.accounts_denied),
             ("qos", partition.qos, partition.qos_denied),
         ):
-            yield from _closed_partition(job, where, option, allowed, denied)
+            yield from _closed_partition(job, name, option, allowed, denied)
 
 
 def _closed_partition(
-    job: Job, where: str, option: str, allowed: Sequence[str], denied: Sequence[str]
+    job: Job, partition: str, option: str, allowed: Sequence[str], denied: Sequence[str]
 ) -> Iterator[Hit]:
-    """Find a partition that a job may not use with its account or QOS.
+    """Find a partition that a job may not use with its account or QOS; `option` is "account" or "qos".
 
     With a database, Slurm compares the account and the QOS, even if it enforces no associations. Without a
     database, Slurm knows no accounts: if AllowAccounts names some, 22.05 starts no job, and 26.05 every job.
     """
     limits = job.profile.limits
-    no_database = limits.enforce_accounts is False and not limits.enforce_qos
-    asked = job.option(option) or str(getattr(job.user, option, None) or "")
-    if option == "account" and allowed and no_database and (not asked or asked in allowed):
+    may_lack_database = limits.enforce_accounts is False and not limits.enforce_qos
+    value = job.option(option) or str(getattr(job.user, option, None) or "")
+    if option == "account" and allowed and may_lack_database and (not value or value in allowed):
         pends = limits.enforce_part_limits not in ("any", "all")
         fate = "leaves the job pending for ever" if pends else "refuses the job"
-        what = f"partition '{where}' is only for some accounts: without a database (slurmdbd) Slurm knows no "
-        what += f"account, and release 22.05 {fate}"
+        what = f"partition '{partition}' is only for some accounts: without a database (slurmdbd) Slurm "
+        what += f"knows no account, and release 22.05 {fate}"
         fix = "use a partition that is open to all, unless sacctmgr shows accounts"
         yield Hit("partition", what, fix, "warning", why_not=restriction(option, allowed))
-    if not asked and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
-        what = f"partition '{where}' is only for qos {' or '.join(allowed)}"
-        what += f"{job.profile.line(f'partitions.{where}.qos')}, and the job names no qos"
+    if not value and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
+        what = f"partition '{partition}' is only for qos {' or '.join(allowed)}"
+        what += f"{job.profile.line(f'partitions.{partition}.qos')}, and the job names no qos"
         yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
-    if not asked or not ((allowed and asked not in allowed) or asked in denied):
+    if not value or not ((allowed and value not in allowed) or value in denied):
         return
-    yours = "your " * (option not in job.resources)
-    what = f"partition '{where}' does not allow {yours}{option} '{asked}'"
-    what += ": with a database (slurmdbd) Slurm leaves the job pending for ever" * no_database
+    your = "your " * (option not in job.resources)  # the user's default
+    what = f"partition '{partition}' does not allow {your}{option} '{value}'"
+    what += ": with a database (slurmdbd) Slurm leaves the job pending for ever" * may_lack_database
     fix = f"use {option} {' or '.join(allowed)}" if allowed else f"use another {option}"
-    why_not = restriction(option, allowed) if allowed else f"not for {option} {asked}"
-    yield Hit(option, what, fix, "warning" if no_database else None, why_not=why_not)
+    why_not = restriction(option, allowed) if allowed else f"not for {option} {value}"
+    yield Hit(option, what, fix, "warning" if may_lack_database else None, why_not=why_not)
 
 
 @RULES.add_fit("SB238", "error", "a partition, account or QOS that is not for this user")
 def _open_to_user(job: Job) -> Iterator[Hit]:
-    enforced = job.profile.limits.enforce_part_limits
+    may_pend = job.profile.limits.enforce_part_limits in (None, "no")
     for name, partition in job.partitions.items():
         if not (partition.groups or partition.submit_hosts):
             continue
         from sbatchgen.check.script.user import closing_reasons  # few partitions are closed
 
         for why_not, is_certain in closing_reasons(partition, job.user):
-            fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * (enforced in (None, "no"))
+            fate = ": Slurm refuses the job" + ", or leaves it pending for ever" * may_pend
             what = f"partition '{name}' is {why_not}" + fate * is_certain
             fix = "use another partition, or ask an administrator"
             yield Hit("partition", what, fix, None if is_certain else "warning", why_not=why_not)
     accounts = job.user.accounts if job.user else {}
     account = job.option("account") or str((job.user and job.user.account) or "")
     if accounts and account and account not in accounts:
-        is_free = job.profile.limits.enforce_accounts is False
-        fate = (
-            "partitions with lists of accounts may start no such job" if is_free else "Slurm refuses the job"
-        )
+        is_enforced = job.profile.limits.enforce_accounts is not False
+        fate = "Slurm refuses the job"
+        if not is_enforced:
+            fate = "partitions with lists of accounts may start no such job"
         what = f"{job.user and job.user.name} has no account '{account}' here: {fate}"
-        yield Hit("account", what, did_you_mean(account, accounts), "warning" if is_free else None)
+        yield Hit("account", what, did_you_mean(account, accounts), None if is_enforced else "warning")
     allowed = accounts.get(Text(account), ())
     for qos in _requested_qos(job) if allowed and job.profile.limits.enforce_qos else ():
         if qos in _known_qos(job) and qos not in (name.lower() for name in allowed):
@@ -300,7 +311,7 @@ def _within_qos(job: Job) -> Iterator[Hit]:
             if job.profile.sources and job.profile.user is None:  # projects have their own QOS
                 what, is_certain = f"profile '{job.profile.name}' lists no qos '{name}'", False
             yield Hit("qos", what, did_you_mean(name, known_qos), None if is_certain else "warning")
-    reported: set[str] = set()
+    reported: set[str] = set()  # messages: partitions with the same QOS give the same hits
     for partition in job.partitions.values() or [NO_PARTITION]:
         partition_names = {str(name or "").lower() for name in (partition.partition_qos, partition.job_qos)}
         for name, hit in _qos_hits(job, partition):
@@ -310,62 +321,60 @@ def _within_qos(job: Job) -> Iterator[Hit]:
 
 
 def _qos_hits(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
-    """Yield the limits of QOS that the job breaks: the QOS, and the hit.
+    """Yield the limits of QOS that the job breaks: the name of the QOS, and the hit.
 
-    If both the partition's QOS and the job's QOS set a limit, the partition's limit counts.
+    If both the partition's QOS and the job's QOS set a limit, the partition's limit counts. OverPartQOS
+    (`partition_qos` in `overrides`) turns this around.
     """
     known_qos, partition_qos = _known_qos(job), str(partition.partition_qos or "").lower()
     default = str((job.user and job.user.qos) or "").lower()
-    in_force = [
-        *dict.fromkeys(
-            name for name in (partition_qos, *(_requested_qos(job) or [default])) if name in known_qos
-        )
-    ]
+    names = (partition_qos, *(_requested_qos(job) or [default]))
+    in_force = [name for name in dict.fromkeys(names) if name in known_qos]
     if any("partition_qos" in known_qos[name].overrides for name in in_force if name != partition_qos):
         in_force.reverse()
-    denies = any(known_qos[name].deny_on_limit for name in in_force)
-    seen: set[str] = set()
+    is_refused = any(known_qos[name].deny_on_limit for name in in_force)
+    set_keys: set[str] = set()  # the limits that an earlier QOS sets
     for name in in_force:
-        hits = _broken_limits(job, name, known_qos[name], denies)
-        yield from ((name, hit) for key, hit in hits if key not in seen)
-        seen |= {key for key in _QOS_KEYS if getattr(known_qos[name], key) is not None}
+        hits = _broken_limits(job, name, known_qos[name], is_refused=is_refused)
+        yield from ((name, hit) for key, hit in hits if key not in set_keys)
+        set_keys |= {key for key in _QOS_KEYS if getattr(known_qos[name], key) is not None}
 
 
 _QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
 
 
-def _broken_limits(job: Job, name: str, limits: Qos, denies: object) -> Iterator[tuple[str, Hit]]:
+def _broken_limits(job: Job, name: str, limits: Qos, *, is_refused: bool) -> Iterator[tuple[str, Hit]]:
     """Yield each limit of a QOS that the job breaks: the key of the limit, and the hit."""
     resources = job.resources
-    fate = "Slurm refuses the job" if denies else "the job would pend for ever"
+    fate = "Slurm refuses the job" if is_refused else "the job would pend for ever"
     if limits.time_max and (resources.time or 0) > limits.time_max:
         what = f"time {time_limit(resources.time or 0)} is over the limit {limits.time_max} of qos "
         what += f"'{name}': {fate}"
         why_not = f"its qos '{name}' ends at {limits.time_max}"
         yield "time_max", Hit("time", what, f"set --time {limits.time_max} or less", why_not=why_not)
-    for option, asked, unit in (
+    for option, count, unit in (
         ("nodes", resources.nodes, "nodes"),
         (resources.gpu_option, resources.gpus_in_all, "GPUs"),
         ("cpus-per-task", resources.nodes * resources.cpus_on_node, "CPUs"),
     ):
-        least, most = (getattr(limits, f"{unit.lower()}_{end}") for end in ("min", "max"))
-        if most is not None and asked > most:
-            what = f"{asked} {unit} are over the limit {most} of qos '{name}': {fate}"
-            why_not = f"its qos '{name}' allows {most} {unit}"
-            fix = f"ask for at most {most}, or use another qos"
-            fix = f"{_gpu_fix(job, most)}, or use another qos" if unit == "GPUs" else fix
+        minimum, maximum = (getattr(limits, f"{unit.lower()}_{end}") for end in ("min", "max"))
+        if maximum is not None and count > maximum:
+            what = f"{count} {unit} are over the limit {maximum} of qos '{name}': {fate}"
+            why_not = f"its qos '{name}' allows {maximum} {unit}"
+            fix = _gpu_fix(job, maximum) if unit == "GPUs" else f"ask for at most {maximum}"
+            fix += ", or use another qos"
             yield f"{unit.lower()}_max", Hit(option, what, fix, why_not=why_not)
-        if least is not None and asked < least:
-            what = f"{asked} {unit} are fewer than the {least} that qos '{name}' wants: {fate}"
-            why_not = f"its qos '{name}' is for {least} {unit} or more"
-            yield f"{unit.lower()}_min", Hit(option, what, f"ask for at least {least}", why_not=why_not)
-    asked = resources.gpus_in_all
+        if minimum is not None and count < minimum:
+            what = f"{count} {unit} are fewer than the {minimum} that qos '{name}' wants: {fate}"
+            why_not = f"its qos '{name}' is for {minimum} {unit} or more"
+            yield f"{unit.lower()}_min", Hit(option, what, f"ask for at least {minimum}", why_not=why_not)
+    gpus = resources.gpus_in_all
     for key in ("gpus_max_user", "gpus_max_account"):
-        most = getattr(limits, key)
-        if most is not None and asked > most:
-            what = f"{asked} GPUs are over the limit of qos '{name}', {most} for {GPUS_MAX[key]}: {fate}"
-            why_not = f"its qos '{name}' allows {most} GPUs for {GPUS_MAX[key]}"
-            yield key, Hit(resources.gpu_option, what, _gpu_fix(job, most), why_not=why_not)
+        maximum = getattr(limits, key)
+        if maximum is not None and gpus > maximum:
+            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {GPUS_MAX[key]}: {fate}"
+            why_not = f"its qos '{name}' allows {maximum} GPUs for {GPUS_MAX[key]}"
+            yield key, Hit(resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
     if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
         what += f"{job.array_tasks}: Slurm refuses it"
@@ -379,34 +388,35 @@ def _ended_cluster(job: Job) -> Iterator[Hit]:
     if not has_ended or job.is_script:
         return
     what = f"'{profile.name}' takes no jobs: it ended on {profile.until}"
-    if new := profile.successor:
-        yield Hit(NOWHERE, f"{what}, and '{new}' took its place", f"--profile {new}")
+    if successor := profile.successor:
+        yield Hit(NOWHERE, f"{what}, and '{successor}' took its place", f"--profile {successor}")
     else:
         yield Hit(NOWHERE, what, f"see {profile.url}; choose another profile", "warning")
 
 
 @RULES.add_fit("SB254", "error", "more GPUs than the partition gives", source="sacctmgr(1)")
 def _gpus_of_partition(job: Job) -> Iterator[Hit]:
-    asked = job.resources.gpus_in_all
+    gpus = job.resources.gpus_in_all
     for name, partition in job.partitions.items():
-        for key, whose in GPUS_MAX.items():
-            most = getattr(partition, key)
-            if most is not None and asked > most:
-                what = f"{asked} GPUs are over the limit of partition '{name}', {most} for {whose}"
-                why_not = f"{most} GPUs at most for {whose}"
-                yield Hit(job.resources.gpu_option, what, _gpu_fix(job, most), why_not=why_not)
+        for key, holder in GPUS_MAX.items():
+            maximum = getattr(partition, key)
+            if maximum is not None and gpus > maximum:
+                what = f"{gpus} GPUs are over the limit of partition '{name}', {maximum} for {holder}"
+                why_not = f"{maximum} GPUs at most for {holder}"
+                yield Hit(job.resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
                 break
 
 
-def _gpu_fix(job: Job, most: int) -> str:
-    """Return the fix for a job with more than `most` GPUs: fewer nodes, or fewer GPUs on each node."""
-    nodes, per_node_gpus, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
-    if nodes < 2 or not per_node_gpus or option == "gpus":
-        return f"ask for at most {most}"
-    per_node = "--gres=gpu:" if job.is_script and option == "gres" else "--gpus-per-node "
-    ways = [f"--nodes {most // per_node_gpus}" if most >= per_node_gpus else f"--nodes 1 {per_node}{most}"]
-    ways += [f"{per_node}{most // nodes}"] if most >= nodes else []
-    return " or ".join(ways)
+def _gpu_fix(job: Job, gpus_max: int) -> str:
+    """Return the fix for a job with more than `gpus_max` GPUs: fewer nodes, or fewer GPUs on each node."""
+    nodes, gpus_per_node, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
+    if nodes < 2 or not gpus_per_node or option == "gpus":
+        return f"ask for at most {gpus_max}"
+    flag = "--gres=gpu:" if job.is_script and option == "gres" else "--gpus-per-node "
+    nodes_that_fit = gpus_max // gpus_per_node
+    fixes = [f"--nodes {nodes_that_fit}" if nodes_that_fit else f"--nodes 1 {flag}{gpus_max}"]
+    fixes += [f"{flag}{gpus_max // nodes}"] if gpus_max >= nodes else []
+    return " or ".join(fixes)
 
 
 @RULES.add_fit(
