@@ -78,7 +78,7 @@ class NodeFacts:
 # Each key of `GpuLimits`, and the holder of the GPUs that the key counts.
 GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
 
-OLD_DAYS = 180  # after so many days, somebody should verify the facts of a profile again
+OLD_DAYS = 180  # a profile is old if its facts were verified this many days ago: somebody should verify them
 
 
 @record
@@ -162,27 +162,28 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     def __post_init__(self) -> None:
         """Fill in the partition's missing keys from its kinds of nodes, and those of the kinds from it."""
         for name in ("cpus_per_node", "mem_per_node", "mem_installed", "gpus_per_node", "tmp_per_node"):
-            numbers = [getattr(shape, name) for shape in self.shapes]
+            values = [getattr(shape, name) for shape in self.shapes]
             if name == "mem_per_node":
-                numbers = [shape.mem_largest or shape.mem_per_node for shape in self.shapes]
-            if getattr(self, name) is None and None not in numbers:
-                setattr(self, name, max(numbers, default=None))
-        if self.features is None and self.shapes and all(kind.features is not None for kind in self.shapes):
-            self.features = tuple(dict.fromkeys(name for kind in self.shapes for name in kind.features or ()))
+                values = [shape.mem_largest or shape.mem_per_node for shape in self.shapes]
+            if getattr(self, name) is None and None not in values:
+                setattr(self, name, max(values, default=None))
+        if self.features is None and self.shapes and all(shape.features is not None for shape in self.shapes):
+            names = (name for shape in self.shapes for name in shape.features or ())
+            self.features = tuple(dict.fromkeys(names))
         for shape in self.shapes:  # a key of the partition holds for each kind of nodes
             for name in ("features", "gres", "tmp_per_node"):
                 if getattr(shape, name) is None:
                     setattr(shape, name, getattr(self, name))
-        shared = [shape.shards_per_gpu for shape in self.shapes if shape.shards_per_gpu]
-        self.shards_per_gpu = self.shards_per_gpu or max(shared, default=None)
+        shards = [shape.shards_per_gpu for shape in self.shapes if shape.shards_per_gpu]
+        self.shards_per_gpu = self.shards_per_gpu or max(shards, default=None)
         threads = [shape.threads_per_core or Count(1) for shape in self.shapes]
         self.threads_per_core = self.threads_per_core or min(threads, default=None)
         if not self.gpu_types:
-            kinds = [item for shape in self.shapes for item in shape.gpu_types.items()]
-            self.gpu_types = {kind: max(n for name, n in kinds if name == kind) for kind, _ in kinds}
+            counts = [item for shape in self.shapes for item in shape.gpu_types.items()]
+            self.gpu_types = {gpu: max(count for name, count in counts if name == gpu) for gpu, _ in counts}
 
     def time_limit(self, nodes: int) -> Duration | None:
-        """Return the longest time limit of a job with this number of nodes."""
+        """Return the longest time limit of a job with this number of nodes; None if there is no limit."""
         spans = self.time_by_nodes.items()
         limits = [limit for span, limit in spans if span.first <= nodes <= span.last]
         limits += [self.time_max] if self.time_max else []
@@ -195,20 +196,26 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
 
     def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
-        """Return the kinds of nodes that may have at least these GPUs by type ("" for any type)."""
-        wanted = [*gpus]
-        total = sum(count for _, count in wanted)
+        """Return the kinds of nodes that may have at least these GPUs by type ("" for any type).
+
+        A partition without `shapes` has one kind of nodes, which the partition itself describes.
+        """
+        demands = [*gpus]
+        total = sum(count for _, count in demands)
         kinds: list[NodeFacts] = []
         for kind in self.shapes or (self,):
             types = kind.gpu_types
-            has_types = not types or all(count <= types.get(Text(name), 0) for name, count in wanted if name)
+            has_types = not types or all(count <= types.get(Text(name), 0) for name, count in demands if name)
             if has_types and (kind.gpus_per_node is None or total <= kind.gpus_per_node):
                 kinds.append(kind)
         return kinds
 
     def gpus_by_kind(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
-        """Return how many GPUs of these types ("" for any) a node has, for each kind that has some."""
-        types = [Text(kind) for kind, _ in gpus]
+        """Return the number of GPUs of these types ("" for any) on a node of each kind that has some.
+
+        The numbers in `gpus` do not matter.
+        """
+        types = [Text(name) for name, _ in gpus]
         counts: list[int | None] = []
         for kind in self.kinds():
             if kind.gpu_types and "" not in types:
@@ -233,9 +240,9 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
             ("mem_per_node", "mem_largest"),
             ("mem_per_node", "mem_installed"),
         ):
-            least, most = getattr(self, low), getattr(self, high)
-            if least is not None and most is not None and least > most:
-                yield low, f"{least} is more than {high} {most}", f"write {low}: {most}, or less"
+            minimum, maximum = getattr(self, low), getattr(self, high)
+            if minimum is not None and maximum is not None and minimum > maximum:
+                yield low, f"{minimum} is more than {high} {maximum}", f"write {low}: {maximum}, or less"
         if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
             yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
         if self.gpu_type_required and not (self.gpus_typed and (self.only_type() or self.gpu_types)):
@@ -250,15 +257,15 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
 
     def _range_faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield the faults of time_by_nodes: ranges that overlap, and times above time_max."""
-        before: NodeRange | None = None
+        previous: NodeRange | None = None
         for span in sorted(self.time_by_nodes, key=lambda span: span.first):
-            if before and span.first <= before.last:
-                what = f"{before} and {span} have numbers of nodes in common"
+            if previous and span.first <= previous.last:
+                what = f"{previous} and {span} have numbers of nodes in common"
                 yield "time_by_nodes", what, "give each number of nodes one limit"
             if self.time_max and self.time_by_nodes[span] > self.time_max:
                 what = f"{self.time_by_nodes[span]} for {span} nodes is more than time_max {self.time_max}"
                 yield "time_by_nodes", what, f"write {span}: {self.time_max}, or less"
-            before = span
+            previous = span
 
 
 @record
@@ -282,9 +289,10 @@ class Qos(GpuLimits):
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
         for unit in ("nodes", "gpus", "cpus"):
-            least, most = getattr(self, f"{unit}_min"), getattr(self, f"{unit}_max")
-            if least is not None and most is not None and least > most:
-                yield f"{unit}_min", f"{least} is more than {unit}_max {most}", f"write {most}, or less"
+            minimum, maximum = getattr(self, f"{unit}_min"), getattr(self, f"{unit}_max")
+            if minimum is not None and maximum is not None and minimum > maximum:
+                what = f"{minimum} is more than {unit}_max {maximum}"
+                yield f"{unit}_min", what, f"write {maximum}, or less"
 
 
 @record

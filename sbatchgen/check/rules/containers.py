@@ -22,16 +22,17 @@ from sbatchgen.check.script.script_containers import IMAGE_FILE, REGISTRY_SCHEME
 
 RULES: Rules[JobScript] = Rules()
 
-GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))
+GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))  # flags of Apptainer that let GPUs in
 GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
-_DRIVER = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
+_DRIVER_MOUNT = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")  # such as -B /lib/nvidia:/nv
+# Words of scripts for AMD's GPUs, such as ROCR_VISIBLE_DEVICES and MI250X.
 _AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
-# A driver that the script mounts itself, or a GPU flag in a variable.
+# A driver that the script mounts itself, or a GPU flag in a variable: --bind /opt/cuda, FLAGS="--nv".
 _MANUAL_SETUP = re.compile(
     r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
     re.IGNORECASE,
 )
-_EXPANSION = re.compile(r"\$\{[^{}]*\}")
+_EXPANSION = re.compile(r"\$\{[^{}]*\}")  # such as ${DATA:-/data}
 
 
 @RULES.add("SB504", "warning", "a container without access to the GPUs", words=CONTAINER_WORDS)
@@ -50,9 +51,9 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     has_gpu_flag = any(GPU_FLAGS & container.options.keys() for container in containers)
     if has_gpu_flag or not containers or GPU_VARIABLES & variables:
         return
-    if _AMD.search(script.text) or _MANUAL_SETUP.search(script.text):  # AMD's GPUs are devices of /dev
-        return
-    if _DRIVER.search(script.text):  # the script mounts the driver itself
+    if _AMD.search(script.text):
+        return  # containers see the devices of AMD's GPUs in /dev without a flag
+    if _MANUAL_SETUP.search(script.text) or _DRIVER_MOUNT.search(script.text):
         return
     for container in containers:
         if container.trains and not container.image.startswith("instance:"):  # an instance has its own flags
@@ -70,13 +71,14 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
             continue
         if not script.makes_log_folders or not image.startswith("/") or "$" in image:
-            continue  # only the host of the submission may have the path
-        missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
-        if missing and not _MAKES_IMAGE.search(script.text):
+            continue  # a script that is only checked may be for another machine
+        is_missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
+        if is_missing and not _MAKES_IMAGE.search(script.text):
             what = f"image '{image}' does not exist here"
             yield Hit(container.at, what, "prepare it (sbatchgen image), or fix the path")
 
 
+# A command that makes or copies an image, such as apptainer pull or rsync; the script may make this image.
 _MAKES_IMAGE = re.compile(
     r"\b(?:apptainer|singularity|enroot)\b.* (?:pull|build|import)\b|\b(?:cp|rsync|sbcast|wget|curl) "
     r"|container-save"
@@ -95,12 +97,12 @@ def _repeated_pulls(script: JobScript) -> Iterator[Hit]:
         if not container.is_pulled:
             continue
         if "array" in script.resources:
-            who = "each task of the array pulls"
+            who_pulls = "each task of the array pulls"
         elif script.resources.nodes > 1:
-            who = f"each of {script.resources.nodes} nodes pulls"
+            who_pulls = f"each of {script.resources.nodes} nodes pulls"
         else:
             continue
-        what = f"{who} '{container.image}' from the registry when it starts: this takes minutes, and "
+        what = f"{who_pulls} '{container.image}' from the registry when it starts: this takes minutes, and "
         what += "registries limit the number of pulls"
         fix = "apptainer pull x.sif IMAGE once, then use x.sif"
         if container.pyxis:
@@ -127,19 +129,19 @@ def _meets_at_home(script: JobScript) -> Iterator[Hit]:
             continue
         for _, body in launch.strings:
             written = {match[1] for match in _WRITES_HOME.finditer(body.source.text)}
-            waits = {match[1] for match in _READS_HOME.finditer(body.source.text)}
-            if shared_files := written & waits:
+            read = {match[1] for match in _READS_HOME.finditer(body.source.text)}
+            if shared_files := written & read:
                 what = f"~/{min(shared_files)} is in the container's home, which each node has for itself: "
                 what += "what one node writes there, the others never see"
                 fix = "a mounted folder that all nodes share: --container-mounts=$PWD"
-                is_sure = "no-container-mount-home" in step.options  # else enroot.conf of the site decides
-                yield Hit(script.at_word(launch.command), what, fix, None if is_sure else "info")
+                is_certain = "no-container-mount-home" in step.options  # else enroot.conf of the site decides
+                yield Hit(script.at_word(launch.command), what, fix, None if is_certain else "info")
                 return
 
 
-_HOME = r"[\"']?(?:~|\$\{?HOME\}?)/([\w./-]+)"
-_WRITES_HOME = re.compile(rf">\s*{_HOME}")
-_READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME}")
+_HOME_FILE = r"[\"']?(?:~|\$\{?HOME\}?)/([\w./-]+)"
+_WRITES_HOME = re.compile(rf">\s*{_HOME_FILE}")  # such as > ~/head_ip
+_READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME_FILE}")  # such as [ -f ~/head_ip ] and cat ~/head_ip
 
 
 @RULES.add("SB507", "info", "an image without a version tag", words=CONTAINER_WORDS)
@@ -147,8 +149,8 @@ def _image_without_version(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.is_pulled or "@sha256:" in container.image:
             continue
-        last = re.split(r"[/#]", REGISTRY_SCHEME.sub("", container.image))[-1]
-        name, colon, tag = last.partition(":")
+        last_part = re.split(r"[/#]", REGISTRY_SCHEME.sub("", container.image))[-1]
+        name, colon, tag = last_part.partition(":")
         is_registry = "." in name and "/" not in container.image  # SB146 reports a registry without an image
         if "$" in name or is_registry or (colon and tag != "latest"):
             continue
@@ -165,11 +167,12 @@ def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
             if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
                 continue
             before, plain = "", value
-            while before != plain:  # the colon in ${DATA:-/data} does not divide the list
+            # The colon in ${DATA:-/data} does not divide the mount. A second turn is for ${A:-${B}}.
+            while before != plain:
                 before, plain = plain, _EXPANSION.sub("$X", plain)
             at = container.options[name][1]
-            is_unset = "$" in script.lines[at.line - 1] and value.startswith(":")  # an empty variable
-            for item in plain.split(",") if not is_unset else ():
+            starts_with_empty_variable = "$" in script.lines[at.line - 1] and value.startswith(":")
+            for item in plain.split(",") if not starts_with_empty_variable else ():
                 if why := _pyxis_refusal(item) if container.pyxis else _apptainer_refusal(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
                     yield Hit(at, f"'{item}' in --{name}: {why}", fix)
@@ -205,15 +208,15 @@ def _apptainer_refusal(item: str) -> str:
 
 @RULES.add("SB511", "info", "Python packages of the home folder in the container", words=CONTAINER_WORDS)
 def _home_packages(script: JobScript) -> Iterator[Hit]:
-    isolating_options = {"no-home", "contain", "containall"}
+    options_without_home = {"no-home", "contain", "containall"}
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
-        is_requested = "container-mount-home" in container.options
-        by_default = not container.pyxis and not isolating_options & container.options.keys()
-        pythons = (tool.options.keys() for tool in container.inside if tool.name == "python")
-        is_isolated = any({"s", "I", "Is", "sI"} & options for options in pythons)
-        if not container.trains or not (is_requested or by_default) or is_isolated:
+        requests_home = "container-mount-home" in container.options
+        has_home_by_default = not container.pyxis and not options_without_home & container.options.keys()
+        python_options = (tool.options.keys() for tool in container.inside if tool.name == "python")
+        ignores_home = any({"s", "I", "Is", "sI"} & options for options in python_options)  # python -s
+        if not container.trains or not (requests_home or has_home_by_default) or ignores_home:
             continue
-        place = container.options["container-mount-home"][1] if is_requested else container.at
+        place = container.options["container-mount-home"][1] if requests_home else container.at
         what = "the home folder is mounted: packages in ~/.local override those of the image"
         yield Hit(place, what, "export PYTHONNOUSERSITE=1")
 
@@ -226,7 +229,7 @@ def _home_packages(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/21404",
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
-    """Find commands of Slurm in the string of a container's shell, as few images have Slurm and its key."""
+    """Find commands of Slurm that a shell in a container runs, as few images have Slurm and munge's key."""
     contained = [launch for launch in script.launches if launch.container or _has_image(launch)]
     for launch in () if contained and _SLURM_SIGNS.search(script.text) else contained:
         for shell, tool in pairwise(launch.tools):
@@ -234,10 +237,11 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
             string = option.value_word if option else None
             if not string or tool.body.source.fixed or string.source is not script.body.source:
                 continue  # the value of a variable, whose $( ) ran in the script
-            traps = [command for _, trap in tool.body.traps for command in trap.commands]
-            is_later = string.text.startswith("'")  # $( ) in double quotes runs in the script
-            for command in (*tool.body.commands, *traps):
-                if command.name in _SLURM_PROGRAMS and (is_later or not command.context.substitution):
+            trap_commands = [command for _, trap in tool.body.traps for command in trap.commands]
+            is_single_quoted = string.text.startswith("'")  # $( ) in double quotes runs in the script
+            for command in (*tool.body.commands, *trap_commands):
+                runs_inside = is_single_quoted or not command.context.substitution
+                if command.name in _SLURM_PROGRAMS and runs_inside:
                     what = f"{command.name} runs inside the container, and few images have Slurm"
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"
                     yield Hit(script.at_word(launch.command), what, fix)
@@ -251,11 +255,14 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_image(launch: Launch) -> bool:
+    """Return whether srun starts the launch in a container of pyxis."""
     return launch.step is not None and "container-image" in launch.step.options
 
 
+# An option of a workflow program that submits jobs itself, such as snakemake --executor slurm.
 _SLURM_EXECUTOR = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
 _SLURM_PROGRAMS = programs("slurm")
+# Signs that the container has Slurm: the script mounts Slurm's files, or looks for its commands.
 _SLURM_SIGNS = re.compile(
     r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
 )
@@ -277,14 +284,14 @@ def _command_outside(script: JobScript) -> Iterator[Hit]:
         if id(first) not in starters or first.line != second.line or first.source is not script.body.source:
             continue
         between = text[first.end : second.at]
-        if between.strip() in (";", "&&") and second.name in _PROGRAMS:
+        if between.strip() in (";", "&&") and second.name in _IMAGE_PROGRAMS:
             what = f"bash ends the step at {between.strip()}: {second.name} runs outside of the container"
             fix = f"srun --container-image=IMAGE bash -c '... {between.strip()} {second.name} ...'"
             yield Hit(script.at_command(second), what, fix)
             return
 
 
-_PROGRAMS = programs("image-run")
+_IMAGE_PROGRAMS = programs("image-run")  # python and others of which people mean the image's copy
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))

@@ -20,7 +20,7 @@ from sbatchgen.check.script.job import Job
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 
 RULES: Rules[Job] = Rules()
-Fits = Callable[[NodeFacts], bool]  # whether a kind of node meets a demand
+MeetsDemand = Callable[[NodeFacts], bool]  # whether a kind of node meets one demand of a job
 
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
@@ -28,21 +28,22 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
     """Find options that exclude each other, and options that lack another option."""
     resources = job.resources
     pairs = [*rivals(resources)]
-    names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
-    if "gpus-per-node" in resources and "gpu" in names:  # sbatch 26.05 compares only the first letters
-        before = "--gres counts and --gpus-per-node is ignored"
-        typed = {bool(kind) for name, kind, count in resources.gres if name == "gpu" and count}
-        typed |= {bool(kind) for kind, _ in resources.gpus_per_node or ()}
-        if len(typed) > 1:  # with and without a type: every release refuses the job
+    # sbatch 26.05 compares only the first letters of a name.
+    gres_names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
+    if "gpus-per-node" in resources and "gpu" in gres_names:
+        has_type = {bool(kind) for name, kind, count in resources.gres if name == "gpu" and count}
+        has_type |= {bool(kind) for kind, _ in resources.gpus_per_node or ()}
+        if len(has_type) > 1:  # with and without a type: every release refuses the job
             pairs.append(Rivals("gpus-per-node", "gres", "", "", ""))
         else:
-            pairs.append(Rivals("gpus-per-node", "gres", "26.05", before, ""))
+            before_2605 = "--gres counts and --gpus-per-node is ignored"
+            pairs.append(Rivals("gpus-per-node", "gres", "26.05", before_2605, ""))
     for first, second, since, before, _ in pairs:
-        refused = job.slurm >= since
+        is_refused = job.slurm >= since
         what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
-        what += f" since {since}" if before or not refused else ""
-        what += f"; in {job.slurm} {before}" if before and not refused else ""
-        yield Hit(second, what, "keep one of them", "warning" if job.is_script and not refused else None)
+        what += f" since {since}" if before or not is_refused else ""
+        what += f"; in {job.slurm} {before}" if before and not is_refused else ""
+        yield Hit(second, what, "keep one of them", "warning" if job.is_script and not is_refused else None)
     if job.option("gpus-per-socket").rpartition(":")[2].strip("0") and "sockets-per-node" not in resources:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
@@ -57,9 +58,9 @@ def exclusive_options(job: Job) -> Iterator[Hit]:
 
 
 def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
-    """Find numbers of GPUs, nodes and tasks that do not match."""
-    asked = next((name for name in ("gpus", "gpus-per-task") if name in options), None)
-    if asked is None:
+    """Find numbers of GPUs, nodes and tasks that sbatch refuses together."""
+    gpu_option = next((name for name in ("gpus", "gpus-per-task") if name in options), None)
+    if gpu_option is None:
         return
     from sbatchgen.check.sbatch.combination import check_options  # few jobs need these modules
     from sbatchgen.check.sbatch.values import RefusedError
@@ -67,8 +68,10 @@ def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
     try:
         check_options(options, slurm=slurm)
     except RefusedError as error:
-        fix = "ask for the GPUs of one node alone: gpus_per_node" if asked == "gpus" else "say --nodes too"
-        yield Hit(asked, f'sbatch refuses the job: "{error}"', fix)
+        fix = "say --nodes too"
+        if gpu_option == "gpus":
+            fix = "ask for the GPUs of one node alone: gpus_per_node"
+        yield Hit(gpu_option, f'sbatch refuses the job: "{error}"', fix)
 
 
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")
@@ -99,8 +102,9 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, limit = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
         cpu_counts = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
-        if limit and cpu_counts and min(cpu_counts) > limit and job.resources.is_exclusive:
-            what = f"partition '{name}' gives jobs at most {limit} of {min(cpu_counts)} CPUs of a node (Max"
+        fewest_cpus = min(cpu_counts, default=0)
+        if limit and fewest_cpus > limit and job.resources.is_exclusive:
+            what = f"partition '{name}' gives jobs at most {limit} of {fewest_cpus} CPUs of a node (Max"
             what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
             yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
         limits = [number for number in (partition.cpus_per_node, limit) if number is not None]
@@ -120,44 +124,45 @@ def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.spread(partition.nodes_max)
         limits = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
-        demands = [(limit, _memory(job, resources, partition, node)) for limit, node in limits]
-        if not all(limit and asked > limit for limit, asked in demands):
+        demands = [(limit, _memory_demand(job, resources, partition, node)) for limit, node in limits]
+        if not all(limit and demand > limit for limit, demand in demands):
             continue
-        limit, asked = max(demands)
+        limit, demand = max(demands)
         what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
-        what += str(Memory(asked))
+        what += str(Memory(demand))
         if per_unit := resources.mem_per_cpu or resources.mem_per_gpu:
             units = "CPUs" if resources.mem_per_cpu else "GPUs"
-            what += f": {asked // per_unit} {units} with {Memory(per_unit)} each"
+            what += f": {demand // per_unit} {units} with {Memory(per_unit)} each"
         elif resources.mem is None:
             what += ", the partition's default"
         fix = f"set --mem {Memory(limit)} or less"
         if any(limit == node.mem_installed for _, node in limits):
             fix = f"ask for less than {Memory(limit)}: jobs may have a part of what is installed"
-        fix = "ask for no memory: slurm.conf has no RealMemory" if limit <= 1 else fix
+        if limit <= 1:  # MiB: the default of RealMemory
+            fix = "ask for no memory: slurm.conf has no RealMemory"
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
 
 
 def _memory_limit(job: Job, partition: PartitionFacts, node: NodeFacts) -> int:
     """Return the most MiB that a job can have on a kind of node; 0 if unknown."""
     largest = node.mem_largest or node.mem_per_node or node.mem_installed
-    is_consumable = job.profile.limits.memory_consumable is not False  # else Slurm ignores the limit
+    is_consumable = job.profile.limits.memory_consumable is not False  # else Slurm ignores MaxMemPerNode
     return min(filter(None, (largest, is_consumable and partition.mem_per_node_max)), default=0)
 
 
-def _memory(job: Job, asked: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
+def _memory_demand(job: Job, request: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
     """Return the MiB that a job needs on a kind of node; 0 if unknown."""
     is_consumable = job.profile.limits.memory_consumable is not False
-    cpus, gpus = asked.cpus_on_node, asked.gpu_count
+    cpus, gpus = request.cpus_on_node, request.gpu_count
     has_whole_nodes = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
     if has_whole_nodes and is_consumable:  # the job gets all CPUs and GPUs of a node
         cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
-    if asked.mem is not None:
-        return asked.mem or node.mem_per_node or 0
-    if asked.mem_per_cpu:
-        return asked.mem_per_cpu * cpus
-    for_gpus = (asked.mem_per_gpu or 0) * gpus
-    if not is_consumable:
+    if request.mem is not None:
+        return request.mem or node.mem_per_node or 0  # --mem=0 is all memory of the node
+    if request.mem_per_cpu:
+        return request.mem_per_cpu * cpus
+    for_gpus = (request.mem_per_gpu or 0) * gpus
+    if not is_consumable:  # then the partition's defaults do not count
         return for_gpus
     for_cpus = (partition.mem_per_cpu_default or 0) * cpus
     if for_gpus:  # a node must also have the default memory of the CPUs
@@ -171,38 +176,38 @@ def _exclusive_memory(job: Job) -> Iterator[Hit]:
     has_default = any(partition.mem_per_cpu_default for partition in job.partitions.values())
     if job.profile.limits.memory_consumable is False:
         return
-    sets_no_memory = resources.options.get("exclusive") == "" and not _memory_option(job)
-    if sets_no_memory and (has_default or not job.knows_cluster):
+    is_plain_exclusive = resources.options.get("exclusive") == ""  # not --exclusive=user
+    if is_plain_exclusive and not _memory_option(job) and (has_default or not job.knows_cluster):
         what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if has_default else "info")
 
 
 @RULES.add("SB220", "warning", "more memory per CPU than the partition allows", source="sbatch(1)")
 def _memory_per_cpu(job: Job) -> Iterator[Hit]:
-    asked = job.resources.mem_per_cpu
+    mem_per_cpu = job.resources.mem_per_cpu
     for name, partition in job.partitions.items():
         limit = partition.mem_per_cpu_max
-        if asked and limit and asked > limit:
-            cpus = (job.resources.cpus_per_task or 1) * -(-asked // limit)
-            what = f"{Memory(asked)} per CPU is over the {limit} of partition '{name}': Slurm gives {cpus} "
-            what += "CPUs per task instead"
+        if mem_per_cpu and limit and mem_per_cpu > limit:
+            cpus = (job.resources.cpus_per_task or 1) * -(-mem_per_cpu // limit)
+            what = f"{Memory(mem_per_cpu)} per CPU is over the {limit} of partition '{name}': Slurm gives "
+            what += f"{cpus} CPUs per task instead"
             yield Hit("mem-per-cpu", what, f"set --mem-per-cpu {limit} or less, or --cpus-per-task {cpus}")
 
 
 @RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        asked, shapes = job.resources.spread(partition.nodes_max), partition.shapes
-        demands = [*_node_demands(job, asked, partition)]
-        enough = [[shape for shape in shapes if fits(shape)] for fits, _ in demands]
-        if not all(enough):
-            continue  # other rules report this
-        fitting = [shape for shape in shapes if all(shape in kinds for kinds in enough)]
-        is_even = asked.ntasks is None and asked.gpus is None  # else some nodes may get less
+        request, shapes = job.resources.spread(partition.nodes_max), partition.shapes
+        demands = [*_node_demands(job, request, partition)]
+        shapes_by_demand = [[shape for shape in shapes if meets(shape)] for meets, _ in demands]
+        if not all(shapes_by_demand):
+            continue  # no shape meets one of the demands: the rule about this demand reports the job
+        fitting = [shape for shape in shapes if all(shape in meeting for meeting in shapes_by_demand)]
+        is_even = request.ntasks is None and request.gpus is None  # else some nodes may get less
         nodes = job.resources.nodes if is_even else 1
         count = sum(shape.nodes or nodes for shape in fitting)
         if count < nodes:
-            demanded = " and ".join(words for _, words in demands if words)
+            demanded = " and ".join(text for _, text in demands if text)
             why_not = f"only {count} nodes with {demanded}" if count else f"no node with {demanded}"
             what = f"partition '{name}' has {why_not}"
             if count > 0:
@@ -211,31 +216,33 @@ def _kind_of_node(job: Job) -> Iterator[Hit]:
             yield Hit("partition", what, f"ask for what one kind of node has: {offers}", why_not=why_not)
 
 
-def _node_demands(job: Job, asked: ResourceRequest, partition: PartitionFacts) -> Iterator[tuple[Fits, str]]:
+def _node_demands(
+    job: Job, request: ResourceRequest, partition: PartitionFacts
+) -> Iterator[tuple[MeetsDemand, str]]:
     """Yield each demand of a job on a node: the test of a kind of node, and the demand in words."""
-    cpus, memory, features = asked.cpus_on_node, asked.mem_on_node or 0, job.option("constraint")
-    fitting_nodes = partition.kinds(asked.gpus_on_node)
-    if job.profile.limits.select_type == "cons_tres":
-        fitting_nodes = [
-            node for node in fitting_nodes if untyped_gpus(asked) <= (most_of_a_type(node) or math.inf)
-        ]
-    yield fitting_nodes.__contains__, counted(asked.gpu_count, "GPU")
+    cpus, memory, features = request.cpus_on_node, request.mem_on_node or 0, job.option("constraint")
+    nodes_with_gpus = partition.kinds(request.gpus_on_node)
+    if job.profile.limits.select_type == "cons_tres":  # takes GPUs without a type from one type
+        untyped = untyped_gpus(request)
+        nodes_with_gpus = [node for node in nodes_with_gpus if untyped <= (most_of_a_type(node) or math.inf)]
+    yield nodes_with_gpus.__contains__, counted(request.gpu_count, "GPU")
     yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
 
     def has_memory(node: NodeFacts) -> bool:
-        return _memory(job, asked, partition, node) <= (_memory_limit(job, partition, node) or UNLIMITED)
+        demand = _memory_demand(job, request, partition, node)
+        return demand <= (_memory_limit(job, partition, node) or UNLIMITED)
 
     yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
     if features:
         from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
         yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
-    others = [(name, count) for name, _, count in asked.gres if name not in GPU_RESOURCES]
+    other_gres = [(name, count) for name, _, count in request.gres if name not in GPU_RESOURCES]
 
-    def has_others(node: NodeFacts) -> bool:
-        return all(_gres_count(node, name, count) >= count for name, count in others)
+    def has_other_gres(node: NodeFacts) -> bool:
+        return all(_gres_count(node, name, count) >= count for name, count in other_gres)
 
-    yield has_others, " and ".join(f"{count} {name}" for name, count in others)
+    yield has_other_gres, " and ".join(f"{count} {name}" for name, count in other_gres)
 
 
 def _gres_count(node: NodeFacts, name: str, unknown: int) -> int:
@@ -254,16 +261,16 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
             available = max((_gres_count(node, resource, count) for node in partition.kinds()), default=count)
-            is_judged = resource == "gpu" or (available and resource == "shard")  # SB207, SB212
-            if count > available and not is_judged:
-                has = f"{available or 'no'} {resource}"
-                what = f"a node of partition '{name}' has {has}, but {count} were asked for"
+            is_judged_elsewhere = resource == "gpu" or (available and resource == "shard")  # SB207, SB212
+            if count > available and not is_judged_elsewhere:
+                what = f"a node of partition '{name}' has {available or 'no'} {resource}, "
+                what += f"but {count} were asked for"
                 fix = f"ask for at most {available}" if available else f"leave out {resource}"
                 yield Hit("gres", what, fix, why_not=f"{available} {resource} a node")
 
 
 @RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
-def _unknown_to_plugin(job: Job) -> Iterator[Hit]:
+def _unknown_to_select_plugin(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
     for option in _CONS_TRES_OPTIONS if plugin in ("cons_res", "linear") else ():
         if option in job.resources:
