@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.check.lint.linter import lint
-from sbatchgen.check.rules.foreign import DROPPED, VALUES
+from sbatchgen.check.rules.foreign import DROPPED_RESOURCES, VALUE_LETTERS
 from sbatchgen.check.script.script import JobScript
 from tests.cluster import oracle as sbatch
 
@@ -17,8 +17,8 @@ HEADER = "#!/bin/bash\n#SBATCH --job-name=x\n"
 # Values that the options take; what else sbatch refuses for its meaning is not the rule's subject.
 TAKEN = {"a": "0101", "t": "1-4", "J": "1-4", "m": "abe", "l": "walltime=1:00", "W": "30", "M": "4G"}
 LETTERS = [
-    f"#{kind.name} -{letter} {TAKEN.get(letter, '1') if letter in VALUES[kind] else ''}".rstrip()
-    for kind in VALUES
+    f"#{kind.name} -{letter} {TAKEN.get(letter, '1') if letter in VALUE_LETTERS[kind] else ''}".rstrip()
+    for kind in VALUE_LETTERS
     for letter in string.ascii_letters
     if letter not in "dC"  # of PBS, which 22.05 lacks; and the prefix of the lines themselves
 ]
@@ -85,6 +85,6 @@ def compare(root: Path | None) -> None:
 
 def test_sbatch_drops_what_the_rule_says(oracle: Callable[..., sbatch.Reading]) -> None:
     plain = oracle(f"{HEADER}hostname\n").options
-    for name in DROPPED:
+    for name in DROPPED_RESOURCES:
         assert oracle(f"{HEADER}#PBS -l {name}=2\nhostname\n").options == plain
     assert oracle(f"{HEADER}#BSUB -W 12:00\nhostname\n").options["time"] == "00:12:00"

@@ -30,14 +30,16 @@ def _features_known(job: Job) -> Iterator[Hit]:
         return
     known = {feature for features in feature_lists for feature in features or ()}
     is_documented = job.profile.sources and job.profile.user is None  # documentation may lack some features
-    names = " or ".join(f"'{name}'" for name in job.partitions)
+    partition_names = " or ".join(f"'{name}'" for name in job.partitions)
     for option in ("constraint", "prefer"):
         for feature in _list_items(job, option):
             if feature not in known:
-                what = f"no node of partition {names} has the feature '{feature}': Slurm refuses the job"
+                what = f"no node of partition {partition_names} has the feature '{feature}': "
+                what += "Slurm refuses the job"
                 fix = did_you_mean(feature, known) or f"leave out --{option}"
                 if is_documented:
-                    what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition {names}"
+                    what = f"profile '{job.profile.name}' lists no feature '{feature}' "
+                    what += f"for partition {partition_names}"
                 severity: Severity | None = "warning" if is_documented else None
                 yield Hit(
                     option, what, fix, severity, why_not="" if is_documented else f"no feature '{feature}'"
@@ -45,11 +47,11 @@ def _features_known(job: Job) -> Iterator[Hit]:
     text = job.option("constraint")
     if not text or not known.issuperset(_list_items(job, "constraint")):
         return
-    from sbatchgen.check.sbatch.lists import matches
+    from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
-    kinds = [node.features or () for partition in job.partitions.values() for node in partition.kinds()]
-    if not any(matches(text, having) for having in kinds):
-        what = f"no node of partition {names} has all features of '{text}': Slurm refuses the job"
+    nodes = [node for partition in job.partitions.values() for node in partition.kinds()]
+    if not any(matches(text, node.features or ()) for node in nodes):
+        what = f"no node of partition {partition_names} has all features of '{text}': Slurm refuses the job"
         fix = "name features of one kind of node"
         yield Hit("constraint", what, fix, why_not="no node with all features")
 
@@ -101,12 +103,13 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
     reservation = known.get(name)
     if not reservation:
         near = nearest(name, map(str, known), 0.8) if name and known else ""
-        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):  # not the next name of a series
+        # A name with other digits is the next of a series, such as maint_8 after maint_7: no typo.
+        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):
             what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
             yield Hit("reservation", what, f"did you mean '{near}'?")
         return
-    left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
-    if left <= 0:
+    seconds_left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
+    if seconds_left <= 0:
         what = f"reservation '{name}' ended at {reservation.until}: Slurm refuses the job"
         yield Hit("reservation", what, f"remove --reservation, {OR_UPDATE_PROFILE}")
         return
@@ -116,11 +119,11 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
             fix = f"use partition {' or '.join(reservation.partitions)}"
             yield Hit("reservation", what, fix, "error", why_not=f"no nodes of reservation '{name}'")
             continue
-        asked = job.resources.time or partition.time_default or partition.time_max or 0
-        if asked > left:
+        seconds = job.resources.time or partition.time_default or partition.time_max or 0
+        if seconds > seconds_left:
             what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
-            what += f"({time_limit(asked)}): Slurm ends the job then, and sends no --signal before"
-            fitting = Duration(max(left // 60, 1) * 60)
+            what += f"({time_limit(seconds)}): Slurm ends the job then, and sends no --signal before"
+            fitting = Duration(max(seconds_left // 60, 1) * 60)  # whole minutes
             yield Hit("reservation", what, f"set --time {fitting} or less, {OR_UPDATE_PROFILE}")
 
 
@@ -138,7 +141,10 @@ def _licenses_known(job: Job) -> Iterator[Hit]:
 
 
 def _list_items(job: Job, option: str) -> dict[str, int]:
-    """Return the licences of a job with their numbers, or its features with 1; {} for a bad list (SB140)."""
+    """Return the licences of a job with their numbers, or its features, each with 1.
+
+    The result is {} for a bad list, which SB140 reports.
+    """
     if not (text := job.option(option)):
         return {}
     from sbatchgen.check.sbatch import lists  # few jobs name licences or features

@@ -24,9 +24,12 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_BLANK_OPTIONS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
-_SUBMITTED = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
+# Options whose values may hold blanks.
+_TEXT_OPTIONS = frozenset(("job-name", "comment", "output", "error", "input", "chdir"))
+# A call of sbatch with a number of nodes, tasks or GPUs, such as sbatch --nodes=2 job.sh.
+_CALL_WITH_COUNT = re.compile(r"\bsbatch[ \t]+(?:\S+[ \t]+){0,9}?(?:-[nNG]|--(?:ntasks|nodes|gpus)\b)")
 COMPLAINTS_MAX = 100  # refused options of a script that are judged, as each is compared with all options
+# Options whose value names a thing of the cluster, so that slurmctld refuses a value such as =gpu.
 CLUSTER_NAMES = frozenset(("partition", "clusters", "reservation", "constraint", "nodelist"))
 
 
@@ -43,7 +46,7 @@ def _stray_word(script: JobScript) -> Iterator[Hit]:
             fix = f"write the value of {before.word.text} on its line"
         elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             fix = f"write --{before.spec.name}={word}"  # an optional value needs =
-        elif before and before.value and before.spec.name in _BLANK_OPTIONS:
+        elif before and before.value and before.spec.name in _TEXT_OPTIONS:
             value = " ".join((before.value, *(stray.word.text for stray in strays)))
             fix = f'quote the value: --{before.spec.name}="{value}"'
         yield Hit(script.at_use(strays[0]), what, fix)
@@ -65,24 +68,24 @@ def _short_equals(script: JobScript) -> Iterator[Hit]:
         if text[2:3] == "=" and use.value_word is use.word and (use.value or "").startswith("="):
             name, value = use.spec.name, (use.value or "")[1:]
             what = f"sbatch reads {text} as --{name} with the value '{use.value}'"
-            word, plain = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
-            edits = (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if plain else ()
-            refused = name in CLUSTER_NAMES or option_refusal(script, use)  # by slurmctld, or by sbatch
-            severity: Severity | None = "error" if refused else None
+            word, needs_no_quotes = use.word, re.fullmatch(r"[\w.:/@%+,-]+", value)
+            edits = (Edit(word.line, word.column, word.end, f"--{name}={value}"),) if needs_no_quotes else ()
+            is_refused = name in CLUSTER_NAMES or option_refusal(script, use)  # by slurmctld, or by sbatch
+            severity: Severity | None = "error" if is_refused else None
             yield Hit(script.at_use(use), what, f"write --{name}={value}", severity, edits)
 
 
 @RULES.add("SB112", "error", "spaces in a value")
 def _spaces_in_value(script: JobScript) -> Iterator[Hit]:
-    for option, rest in broken_values(script):
+    for option, strays in broken_values(script):
         name, value = option.spec.name, option.value or ""
-        joined = "".join((value.removeprefix("="), *(stray.word.text for stray in rest)))
+        joined = "".join((value.removeprefix("="), *(stray.word.text for stray in strays)))
         if value.endswith(","):
             what = f"the space after the comma ends the value of --{name}: sbatch refuses the script"
         else:
-            what = f"the spaces around = make '{rest[0].word.text}' a separate word: "
+            what = f"the spaces around = make '{strays[0].word.text}' a separate word: "
             what += "sbatch refuses the script"
-        yield Hit(script.at_use(rest[0]), what, f"write --{name}={joined.removeprefix('=')}")
+        yield Hit(script.at_use(strays[0]), what, f"write --{name}={joined.removeprefix('=')}")
 
 
 @RULES.add("SB113", "error", "an option that sbatch does not know")
@@ -100,7 +103,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
         elif "requires an argument" in stop.complaint or "doesn't allow" in stop.complaint:
             fix = "add a value: --NAME=VALUE" if "requires" in stop.complaint else "remove the value"
             yield Hit(at, f"sbatch refuses the script: {stop.complaint}", fix)
-        elif re.match(r"-[A-Za-z]{2,}[-=]?", stop.word.text) and not stop.word.text.startswith("--"):
+        elif re.match(r"-[A-Za-z]{2,}", stop.word.text):  # such as -nodes=2
             what = f"{stop.word.text} starts with one dash, so sbatch reads its letters as short options: "
             what += "sbatch refuses it"
             yield Hit(at, what, f"write -{stop.word.text}")
@@ -115,9 +118,9 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
             known = known_specs(script.slurm, script.plugins)
             fix = did_you_mean(name, known)
             if (parts := re.fullmatch(r"--([\w-]+):(.+)", stop.word.text)) and parts[1] in known:
-                fix = f"write --{parts[1]}={parts[2]}"
+                fix = f"write --{parts[1]}={parts[2]}"  # for --nodes:2
             fix = f"write --{RENAMED[name]}" if name in RENAMED else fix
-            yield Hit(at, what, fix if len(fix) < 100 else "remove it")
+            yield Hit(at, what, fix if len(fix) < 100 else "remove it")  # a longer fix is hard to read
 
 
 @RULES.add("SB114", "error", "an option of srun")
@@ -137,7 +140,7 @@ def _abbreviated_option(script: JobScript) -> Iterator[Hit]:
             what = f"{written} is short for --{use.spec.name}: in a later Slurm, another option may start so"
             line, column = use.word.line, use.word.column
             edits = (Edit(line, column, column + len(written), f"--{use.spec.name}"),)
-            is_verbatim = script.lines[line - 1].startswith(written, column - 1)
+            is_verbatim = script.lines[line - 1].startswith(written, column - 1)  # without quotes
             yield Hit(
                 script.at_use(use), what, f"write --{use.spec.name}", edits=edits if is_verbatim else ()
             )
@@ -156,12 +159,12 @@ def _repeated_option(script: JobScript) -> Iterator[Hit]:
 
 def _repetitions(script: JobScript) -> Iterator[Hit]:
     """Find options that are given again with another value."""
-    first: dict[str, Option] = {}
-    events = [use.value for use in uses(script) if use.spec.name == "mail-type"]
+    first_uses: dict[str, Option] = {}
+    mail_types = [use.value for use in uses(script) if use.spec.name == "mail-type"]
     for use in uses(script):
-        before = first.setdefault(use.spec.name, use)
-        if before is use or before.value == use.value or use.spec.name == "fpgalink":
-            continue
+        first_use = first_uses.setdefault(use.spec.name, use)
+        if first_use is use or first_use.value == use.value or use.spec.name == "fpgalink":
+            continue  # --fpgalink of a site's plugin may be given several times
         severity: Severity | None = None
         fix = "keep one of them"
         if use.spec.name == "mail-type":
@@ -169,9 +172,9 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
             severity = "info" if script.assumed else None
-            fix = f"--mail-type={','.join(dict.fromkeys(filter(None, events)))}"
+            fix = f"--mail-type={','.join(dict.fromkeys(filter(None, mail_types)))}"
         else:
-            what = f"--{use.spec.name} is given in line {before.word.line} too: the last value counts, "
+            what = f"--{use.spec.name} is given in line {first_use.word.line} too: the last value counts, "
             what += f"'{use.value}'"
         yield Hit(script.at_use(use), what, fix, severity)
 
@@ -187,8 +190,8 @@ def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
         known = releases(_long_name(stop.word.text))
         if not known or "unrecognized" not in stop.complaint:
             continue
-        newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
-        when = f"came with Slurm {known[0]}" if newer else f"is not in any Slurm after {known[-1]}"
+        is_newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
+        when = f"came with Slurm {known[0]}" if is_newer else f"is not in any Slurm after {known[-1]}"
         what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
         fix = "remove it" if not script.assumed else "remove it, or name your release: lint --slurm RELEASE"
         yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
@@ -202,20 +205,20 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # the variables may add the missing option
-    stops = any(isinstance(use, Stop) for use in script.uses)
-    faults = any(line.fault for line in sbatch.directives)
-    reported = any(
+    has_refused_word = any(isinstance(use, Stop) for use in script.uses)
+    has_fault = any(line.fault for line in sbatch.directives)
+    is_reported = any(
         hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu")
         for hit in exclusive_options(script)  # SB131
     )
-    if stops or faults or reported:
+    if has_refused_word or has_fault or is_reported:
         return
     if any(option_refusal(script, use) for use in uses(script)):
         return
     at, what = script.at(refusal.line or 1), f'sbatch refuses the job: "{refusal.text}"'
     if "used without either" in refusal.text:
         # The text may show a call of sbatch with the missing option.
-        may_be_added_by_caller = "nodes" not in script.options and bool(_SUBMITTED.search(script.text))
+        may_be_added_by_caller = "nodes" not in script.options and bool(_CALL_WITH_COUNT.search(script.text))
         fix = f"add --ntasks=N{', unless the command line of sbatch gives it' * may_be_added_by_caller}"
         yield Hit(at, what, fix, "warning" if may_be_added_by_caller else None)
     else:
@@ -223,7 +226,7 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
 
 
 def uses(script: JobScript) -> Iterator[Option]:
-    """Yield the options that getopt accepts."""
+    """Yield the uses of options that getopt accepts."""
     return (use for use in script.uses if isinstance(use, Option))
 
 
@@ -238,9 +241,9 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
 
     Words after an unknown option are skipped, as they are most likely its value.
     """
-    before: Option | None = None
+    before: Option | None = None  # the option in this line before the stray words
     strays: list[Stop] = []
-    unknown: Stop | None = None
+    unknown: Stop | None = None  # the unknown option in this line
     for use in script.uses:
         if strays and (isinstance(use, Option) or use.complaint or use.word.line != strays[0].word.line):
             yield before, strays
@@ -250,8 +253,8 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
         elif use.complaint:
             before, unknown = None, use if "=" not in use.word.text else None
         elif unknown is None or unknown.word.line != use.word.line:
-            end = before and (before.value_word or before.word)
-            before = before if end and end.line == use.word.line else None
+            last_word = before and (before.value_word or before.word)
+            before = before if last_word and last_word.line == use.word.line else None
             strays.append(use)
     if strays:
         yield before, strays
@@ -265,12 +268,13 @@ def broken_values(script: JobScript) -> Iterator[tuple[Option, list[Stop]]]:
 
 
 def _belongs_to_value(before: Option, stray: str) -> bool:
-    """Return whether a stray word belongs to the value of the option before."""
+    """Return whether a stray word belongs to the value of the option before, as in --time = 1."""
     value = before.value
     return stray == "=" or value == "=" or before.word.text.endswith("=") or (value or "").endswith(",")
 
 
 def _long_name(text: str) -> str:
+    """Return the name in a word such as --nodes=2."""
     return text.partition("=")[0].removeprefix("--")
 
 

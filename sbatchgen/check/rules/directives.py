@@ -18,14 +18,17 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
+# A comment whose first word may be a misspelt SBATCH before an option, such as #SBTACH --nodes=2.
 _MISSPELT = re.compile(r"[ \t]*#[ \t]*([A-Za-z]{4,8})[ \t]+-{1,2}[A-Za-z]")
 _OPTION_FOLLOWS = re.compile(r"SBATCH[ \t]*-", re.IGNORECASE)
 _SWITCHED_OFF = re.compile(r"[a-z]+SBATCH|[A-RT-Z]BATCH")  # such as #xSBATCH and #YBATCH
-_OTHER_MARKS = {"SBATCH", "SLURM", "BSUB"}
+_CORRECT_WORDS = {"SBATCH", "SLURM", "BSUB"}
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2015\u2212"
+# A dash at the start of a word, a space other than a blank, or a curly quote.
 _TYPOGRAPHIC = re.compile(f"(?:(?<=\\s)[{_DASHES}])|[\u00a0\u2007\u202f\u201c\u201d\u2018\u2019\u00ab\u00bb]")
-_IS_OPTION = re.compile(r"[# \t]*SBATCH[ \t]*(?:-|hetjob|packjob)", re.IGNORECASE)  # and no prose
+_HOLDS_OPTION = re.compile(r"[# \t]*SBATCH[ \t]*(?:-|hetjob|packjob)", re.IGNORECASE)  # not a sentence
 _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # a comment about the call of the script
+# A slip of the pen: a blank before #SBATCH, #sbatch in lower case, or no blank before the dash.
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
@@ -52,8 +55,8 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
     numbers = [number for number, line in enumerate(script.lines, start=1) if line.endswith("\r")]
     if numbers and "\r\n" in script.text:
         edits = tuple(Edit(number, len(script.lines[number - 1]), 0, "") for number in numbers)
-        many = f"{len(numbers)} lines end" if len(numbers) > 1 else "a line ends"
-        what = f"{many} in a carriage return (DOS line ends): sbatch refuses the script"
+        lines_end = f"{len(numbers)} lines end" if len(numbers) > 1 else "a line ends"
+        what = f"{lines_end} in a carriage return (DOS line ends): sbatch refuses the script"
         yield Hit(script.at(numbers[0]), what, f"sed -i 's/\\r$//' {script.file}", edits=edits)
 
 
@@ -65,11 +68,11 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
 )
 def _late_directives(script: JobScript) -> Iterator[Hit]:
     lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)
-    late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # a variable
+    late = [line.line for line in lines if not line.text.startswith("#SLURM_")]  # not a variable's name
     if not late:
         return  # saves reading the body
     comments = {number for number, _ in script.body.comments} if script.body.language in SHELLS else None
-    late = [line for line in late if comments is None or line in comments]  # else the line is text
+    late = [number for number in late if comments is None or number in comments]  # no text of a here-document
     if late:
         what = "this directive comes after the first command: Slurm silently ignores it"
         if len(late) > 1:
@@ -86,19 +89,19 @@ def _late_directives(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB105", "warning", "a comment that looks like a directive")
 def _lookalikes(script: JobScript) -> Iterator[Hit]:
     has_directives = any(line.kind in READ_KINDS for line in script.sbatch.directives)
-    comments = [*_header(script)]
-    header = {number for number, _ in comments}
+    comments = [*_header_comments(script)]
+    header_lines = {number for number, _ in comments}
     for line in script.sbatch.directives:
-        if line.kind is not Kind.LOOKALIKE or line.line not in header or script.text[0].isspace():
+        if line.kind is not Kind.LOOKALIKE or line.line not in header_lines or script.text[0].isspace():
             continue  # SB101 reports a blank before #!
         if _OPTION_FOLLOWS.search(line.text) and not _USAGE.match(line.text):
             what = "this looks like a directive, but is a comment to Slurm"
             fix = "start the line with #SBATCH"
-            is_meant = not has_directives or _is_slip(script, line)
-            yield Hit(script.at(line.line), what, fix, None if is_meant else "info")
+            is_mistake = not has_directives or _is_slip(script, line)
+            yield Hit(script.at(line.line), what, fix, None if is_mistake else "info")
     for number, text in comments:
         match = _MISSPELT.match(text)
-        if not match or match[1].upper() in _OTHER_MARKS or _SWITCHED_OFF.fullmatch(match[1]):
+        if not match or match[1].upper() in _CORRECT_WORDS or _SWITCHED_OFF.fullmatch(match[1]):
             continue
         if nearest(match[1].upper(), ("SBATCH",), 0.8):
             what = f"#{match[1]} is a comment to Slurm"
@@ -115,7 +118,7 @@ def unread_lines(script: JobScript) -> Iterator[str]:
 @RULES.add("SB106", "info", "a directive that is commented out", words=("##",))
 def _disabled_directives(script: JobScript) -> Iterator[Hit]:
     for line in script.sbatch.directives:
-        if line.kind is Kind.DISABLED and _IS_OPTION.match(line.text):
+        if line.kind is Kind.DISABLED and _HOLDS_OPTION.match(line.text):
             fix = "remove one # to use the option, or remove the line"
             yield Hit(script.at(line.line, line.column), "##SBATCH is a comment to Slurm", fix)
 
@@ -140,15 +143,17 @@ def _value_cut_short(script: JobScript) -> Iterator[Hit]:
     for directive in script.sbatch.directives:
         word = directive.words[-1] if directive.kind in READ_KINDS and directive.words else None
         rest = directive.text[word.end - 1 :] if word else ""
-        if word and rest.startswith("#") and (whole := re.match(r"#\S+", rest)):
+        if word and (cut := re.match(r"#\S+", rest)):
             name, equals, value = word.text.partition("=")
             what = f"sbatch reads {word.text} only: a # without a blank before it starts a comment too"
-            written = f'{name}{equals}"{value}{whole[0]}"' if equals else f'"{name}{whole[0]}"'
+            quoted = f'{name}{equals}"{value}{cut[0]}"' if equals else f'"{name}{cut[0]}"'
+            end = word.end + len(cut[0])
             edits: tuple[Edit, ...] = ()
-            if word.end - word.column == len(word.text) and "$" not in written:
-                edits = (Edit(directive.line, word.column, word.end + len(whole[0]), written),)
-            at = script.at(directive.line, word.column, word.end + len(whole[0]))
-            yield Hit(at, what, f"quote it: {written}", edits=edits)
+            is_plain = word.end - word.column == len(word.text)  # without quotes and escapes
+            if is_plain and "$" not in quoted:
+                edits = (Edit(directive.line, word.column, end, quoted),)
+            at = script.at(directive.line, word.column, end)
+            yield Hit(at, what, f"quote it: {quoted}", edits=edits)
 
 
 @RULES.add(
@@ -173,11 +178,11 @@ def _typographic_characters(script: JobScript) -> Iterator[Hit]:
         may_match = line.kind in READ_KINDS and not line.text.isascii()
         match = _TYPOGRAPHIC.search(line.text) if may_match else None
         if match and (line.fault or (line.words and match.start() + 1 < line.words[-1].end)):
-            code = f"U+{ord(match[0]):04X}"
-            plain = "dash" if match[0] in _DASHES else "space" if match[0].isspace() else "quote"
-            what = f"{code} looks like a {plain}, but is another character to sbatch"
+            code_point = f"U+{ord(match[0]):04X}"
+            lookalike = "dash" if match[0] in _DASHES else "space" if match[0].isspace() else "quote"
+            what = f"{code_point} looks like a {lookalike}, but is another character to sbatch"
             at = script.at(line.line, match.start() + 1, match.end() + 1)
-            yield Hit(at, what, f"type a plain {plain}")
+            yield Hit(at, what, f"type a plain {lookalike}")
 
 
 @RULES.add(
@@ -187,11 +192,11 @@ def _typographic_characters(script: JobScript) -> Iterator[Hit]:
     applies=Applies.USUALLY | Applies.PLACEHOLDERS | Applies.TEMPLATES,
 )
 def _unfilled_template(script: JobScript) -> Iterator[Hit]:
-    lines = script.placeholders
-    first = next(iter(sorted(lines, key=lambda number: number not in script.directive_lines)), None)
+    matches = script.placeholders
+    first = min(matches, key=lambda number: number not in script.directive_lines, default=None)
     if first is not None:
-        match = lines[first]
-        subject = f"{len(lines)} such lines are" if len(lines) > 1 else "this line is"
+        match = matches[first]
+        subject = f"{len(matches)} such lines are" if len(matches) > 1 else "this line is"
         subject = "the script is" if script.is_template else subject
         what = f"{match[0]} is a placeholder that a program fills in: {subject} not checked"
         at = script.at(first, match.start() + 1, match.end() + 1)
@@ -206,7 +211,7 @@ def _writes_scripts(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_slip(script: JobScript, line: Directive) -> bool:
-    """Return whether a line was meant as a directive: no blank follows its #, and the option is new.
+    """Return whether a line was meant as a directive: no blank follows its #, and its option is not given.
 
     With a blank after the #, people switch a directive off on purpose.
     """
@@ -214,15 +219,15 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
     option = re.search(r"-{1,2}([A-Za-z][\w-]*)", line.text)
     if match is None or option is None:
         return False
-    name = option[1]
-    given = {name for use in uses(script) for name in (use.spec.short, use.spec.name)}
+    given_names = {name for use in uses(script) for name in (use.spec.short, use.spec.name)}
     words = line.text[match.end() :].split("#")[0].split()
-    is_usage = bool(words) and not words[-1].startswith("-") and "=" not in words[-1] and len(words) > 2
-    return name not in given and not is_usage
+    # The line may show a call of the script, such as #sbatch -N 2 job.sh.
+    is_call = len(words) > 2 and not words[-1].startswith("-") and "=" not in words[-1]
+    return option[1] not in given_names and not is_call
 
 
-def _header(script: JobScript) -> Iterator[tuple[int, str]]:
-    """Yield the comments before the first command, with the numbers of their lines."""
+def _header_comments(script: JobScript) -> Iterator[tuple[int, str]]:
+    """Yield the lines between the first line and the first command, with their numbers."""
     for number, line in enumerate(script.lines[1:], start=2):
         if (stripped := line.lstrip()) and stripped[0] != "#":
             return

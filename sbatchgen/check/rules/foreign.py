@@ -17,23 +17,24 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# The letters of options with and without a value. -d of PBS came after 22.05.
-VALUES = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
-FLAGS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
+# The letters of options with and without a value that sbatch knows. -d of PBS came after 22.05.
+VALUE_LETTERS = {Kind.PBS: "aAcCdeJjklmMNopqrStuvW", Kind.BSUB: "ceJmMnoqW"}
+FLAG_LETTERS = {Kind.PBS: "hIVz", Kind.BSUB: "x"}
 _SCHEDULER_NAMES = {Kind.PBS: "PBS", Kind.BSUB: "LSF"}
 # The resources of a list (-l) that sbatch drops, with the option of Slurm for each.
-_DROPPED = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
-DROPPED = dict(pair.split("=") for pair in _DROPPED.split())
+_DROPPED_RESOURCES = "gpus=--gpus-per-node ngpus=--gpus-per-node procs=--ntasks vmem=--mem pmem=--mem-per-cpu"
+DROPPED_RESOURCES = dict(pair.split("=") for pair in _DROPPED_RESOURCES.split())
 # A list of resources (-l), as sbatch reads it: values of the first kind end at a colon, others at a comma.
 _RESOURCE = re.compile(
     r"(select|ncpus|mpiprocs)=([^:]+)|(mem|walltime|cput|file|accelerator|arch|gres|host|mpp\w+|nice|nodes"
     r"|opsys|other|procs?|pv?mem|vmem|software)=([^,]*)",
     re.IGNORECASE,
 )
+# The resources whose values sbatch checks, with the option of Slurm for each.
 _RESOURCE_OPTIONS = "cput=time file=tmp mem=mem mpiprocs=ntasks-per-node ncpus=mincpus select=nodes "
 _RESOURCE_OPTIONS += "walltime=time"
 _OPTION_OF_RESOURCE = dict(pair.split("=") for pair in _RESOURCE_OPTIONS.split())
-_HOURS = re.compile(r"(\d{1,3}):(\d\d)")
+_HOURS_AND_MINUTES = re.compile(r"(\d{1,3}):(\d\d)")  # such as 12:30
 
 
 @RULES.add("SB122", "warning", "directives of PBS or LSF", words=("#PBS", "#BSUB"))
@@ -49,6 +50,7 @@ def _obeyed_lines(script: JobScript) -> Iterator[Hit]:
 
 
 def _not_slurm_message(other: OtherScheduler) -> str:
+    """Return the start of a message about a script of another scheduler."""
     return f"this is a script of {other.name}, not of Slurm"
 
 
@@ -90,17 +92,17 @@ def _refused_lines(script: JobScript) -> Iterator[Hit]:
 )
 def _lost_requests(script: JobScript) -> Iterator[Hit]:
     for line in _foreign_lines(script):
-        given = list(_line_options(line))
-        has_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in given)
-        for letter, value, word in given:
-            hours = _HOURS.fullmatch(value) if (line.kind, letter) == (Kind.BSUB, "W") else None
+        options = list(_line_options(line))
+        has_nodes = any(letter == "l" and "nodes=" in value for letter, value, _ in options)
+        for letter, value, word in options:
+            hours = _HOURS_AND_MINUTES.fullmatch(value) if (line.kind, letter) == (Kind.BSUB, "W") else None
             if hours:
                 what = f"LSF's {value} is hours and minutes, but sbatch reads minutes and seconds"
                 yield Hit(_place(script, word), what, f"#SBATCH --time={int(hours[1]):02}:{hours[2]}:00")
             for item in value.split(",") if (line.kind, letter) == (Kind.PBS, "l") else ():
                 name, _, amount = item.partition("=")
-                option = DROPPED.get(name)
-                if option and not (has_nodes and name == "gpus"):
+                option = DROPPED_RESOURCES.get(name)
+                if option and not (has_nodes and name == "gpus"):  # sbatch may read gpus beside nodes
                     what = f"sbatch drops {item} of the #PBS line: the job does not get it"
                     yield Hit(_place(script, word), what, f"#SBATCH {option}={amount or 'N'}")
 
@@ -115,19 +117,19 @@ def _foreign_lines(script: JobScript) -> list[Directive]:
 def _refused_word(line: Directive) -> tuple[Token, str] | None:
     """Return the first word of a line that sbatch refuses, and the reason; None without such a word.
 
-    SB108 reports open quotes.
+    The result is also None for an open quote, which SB108 reports.
     """
     if line.fault:
         return None
     for letter, value, word in _line_options(line):
         if not letter:
             return word, f"'{value}' is not an option"
-        if letter not in VALUES[line.kind] + FLAGS[line.kind]:
+        if letter not in VALUE_LETTERS[line.kind] + FLAG_LETTERS[line.kind]:
             return word, f"it does not know the option -{letter} of {_SCHEDULER_NAMES[line.kind]}"
         if (line.kind, letter) == (Kind.PBS, "l") and (why := _refused_resources(value)):
             return word, why
     last = line.words[-1] if line.words else None
-    if last and len(last.text) == 2 and last.text[0] == "-" and last.text[1] in VALUES[line.kind]:
+    if last and len(last.text) == 2 and last.text[0] == "-" and last.text[1] in VALUE_LETTERS[line.kind]:
         return last, f"{last.text} has no value"
     return None
 
@@ -160,7 +162,7 @@ def _line_options(line: Directive) -> Iterator[tuple[str, str, Token]]:
             yield "", text, word
             return
         for at, letter in enumerate(text[1:], start=2):
-            if letter in VALUES[line.kind]:
+            if letter in VALUE_LETTERS[line.kind]:
                 following = None if text[at:] else next(words, None)
                 yield letter, text[at:] or (following.text if following else ""), following or word
                 break

@@ -18,8 +18,8 @@ from sbatchgen.check.script.resource_request import Amounts, ResourceRequest, sp
 
 RULES: Rules[Job] = Rules()
 
-_MIG = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
-_LIFECYCLE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
+_MIG_PAGE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
+_GPU_TYPES_PAGE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
 
 
 @RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
@@ -36,7 +36,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
                 if resources.gpus and job.profile.limits.enforce_part_limits == "no":
                     what += ": it waits for ever, if Slurm does not refuse it"
                 fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
-                if job.takes_one_gpu:  # SB013
+                if job.takes_one_gpu:  # as SB013 demands
                     fix = "ask for 1"
             why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
@@ -50,10 +50,10 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
             yield Hit(resources.gpu_option, what, fix, why_not=f"{largest_group} GPUs of one type a node")
             continue
         counts = {str(kind): count for kind, count in partition.gpu_types.items()}
-        for kind, asked in resources.gpus_on_node:
-            if asked > counts.get(kind, asked):
+        for kind, requested in resources.gpus_on_node:
+            if requested > counts.get(kind, requested):
                 what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but the job "
-                what += f"asks for {asked}"
+                what += f"asks for {requested}"
                 why_not = f"{counts[kind]} GPUs of type {kind} a node"
                 fix = f"ask for at most {kind}:{counts[kind]}"
                 yield Hit(resources.gpu_option, what, fix, why_not=why_not)
@@ -61,38 +61,39 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB242", "error", "GPUs that Slurm may split unevenly", source="sbatch(1)")
 def _even_gpus(job: Job) -> Iterator[Hit]:
-    asked, nodes = job.resources, job.resources.nodes
-    parts = [*job.partitions.values()] or [NO_PARTITION]
+    resources, nodes = job.resources, job.resources.nodes
+    partitions = [*job.partitions.values()] or [NO_PARTITION]
+    gpus = resources.gpus or ()
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240
     if not any(
-        asked.splits_gpus(facts.gpus_by_kind(asked.gpus or ()), whole_nodes=facts.exclusive)
-        for facts in parts
+        resources.splits_gpus(facts.gpus_by_kind(gpus), whole_nodes=facts.exclusive) for facts in partitions
     ):
         return
-    total = asked.gpus_in_all
-    most = max((count for facts in parts for count in facts.gpus_by_kind(asked.gpus or ())), default=total)
-    shares = split(total, nodes, most)
+    total = resources.gpus_in_all
+    largest_node = max((count for facts in partitions for count in facts.gpus_by_kind(gpus)), default=total)
+    shares = split(total, nodes, largest_node)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
     what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
     what += f"the {nodes} nodes {example}"
-    typed = f"{asked.gpus[0][0]}:" if asked.gpus and len(asked.gpus) == 1 and asked.gpus[0][0] else ""
-    fix = f"--gpus-per-node={typed}{max(total // nodes, 1)} instead of --gpus"
+    prefix = f"{gpus[0][0]}:" if len(gpus) == 1 and gpus[0][0] else ""  # the type, such as a100:
+    fix = f"--gpus-per-node={prefix}{max(total // nodes, 1)} instead of --gpus"
     if total % nodes:
         what += f", and {total} can't be split evenly"
-        fix = f"--gpus-per-node={typed}N instead of --gpus, with as many on each node"
+        fix = f"--gpus-per-node={prefix}N instead of --gpus, with as many on each node"
     if not job.is_script:
-        yield Hit("gpus", what, "--nodes 1, or " * (total <= most) + fix)
+        yield Hit("gpus", what, "--nodes 1, or " * (total <= largest_node) + fix)
     elif (processes := _processes_on_node(job)) is not None:
-        lacking = processes * nodes > total
+        are_too_few = processes * nodes > total
         what += f"; {counted(processes, 'process')} on each node want as many" if processes > 1 else ""
-        yield Hit("gpus", what, fix, None if lacking else "warning")
+        yield Hit("gpus", what, fix, None if are_too_few else "warning")
 
 
 def _processes_on_node(job: Job) -> int | None:
-    """Return how many processes a script starts on each node, 1 if unknown; None if tasks follow the GPUs.
+    """Return how many processes a script starts on each node; 1 if the number is unknown.
 
-    With only --ntasks, Slurm starts more tasks on a node with more GPUs, so each task may still have a GPU.
+    The result is None for a script with only --ntasks: Slurm then starts more tasks on a node with more GPUs,
+    so each task may still have a GPU.
     """
     launches = getattr(job, "trainings", ())
     if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
@@ -102,7 +103,7 @@ def _processes_on_node(job: Job) -> int | None:
 
 
 def untyped_gpus(resources: ResourceRequest) -> int:
-    """Return how many untyped GPUs a node must supply from one type; --gpus does not count."""
+    """Return how many untyped GPUs a node must supply from one type; 0 for --gpus, which may mix types."""
     per_node = resources.gpu_option in ("gres", "gpus-per-node")
     return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
 
@@ -112,13 +113,13 @@ def most_of_a_type(node: NodeFacts) -> int:
     return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
 
 
-@RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG)
+@RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG_PAGE)
 def _several_slices(job: Job) -> Iterator[Hit]:
     slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
     for kind, count in slices:
         what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
-        whole = re.sub(r"_?\d+g\.\d+gb.*", "", kind)  # nvidia_a100 of nvidia_a100_3g.39gb
-        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {f'{whole}:1'.lstrip(':')}")
+        model = re.sub(r"_?\d+g\.\d+gb.*", "", kind)  # nvidia_a100 of nvidia_a100_3g.39gb
+        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {f'{model}:1'.lstrip(':')}")
 
 
 @RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
@@ -142,19 +143,19 @@ def _is_type_ignored(option: str, job: Job) -> bool:
     return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
 
 
-@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_LIFECYCLE)
+@RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_GPU_TYPES_PAGE)
 def _gpu_type_given(job: Job) -> Iterator[Hit]:
-    untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
-    for name, partition in job.partitions.items() if untyped else ():
+    has_untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
+    for name, partition in job.partitions.items() if has_untyped else ():
         types = _gpu_types(partition, job.resources.gpus_on_node)
         if len(types) > 1:
             what = f"partition '{name}' has GPUs of types {', '.join(types)}: "
-            refuses = "a request must name one" if partition.gpu_type_required else ""
-            what += refuses or "the job gets whichever is free"
-            wanted = max(1, job.resources.gpu_count)
-            enough = [kind for kind in types if partition.kinds([(kind, wanted)])]
-            fix = f"name one, as {enough[0]}:{wanted}" if enough else "name one"
-            yield Hit(job.resources.gpu_option, what, fix, "error" if refuses else None)
+            is_required = partition.gpu_type_required
+            what += "a request must name one" if is_required else "the job gets whichever is free"
+            count = max(1, job.resources.gpu_count)
+            fitting = [kind for kind in types if partition.kinds([(kind, count)])]
+            fix = f"name one, as {fitting[0]}:{count}" if fitting else "name one"
+            yield Hit(job.resources.gpu_option, what, fix, "error" if is_required else None)
         elif partition.gpu_type_required:
             what = f"a request for GPUs of partition '{name}' must name their type"
             fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
@@ -164,12 +165,12 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
 def _gres_known(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
-    asked = [("gres", name) for name, _, _ in job.resources.gres]
+    requests = [("gres", name) for name, _, _ in job.resources.gres]  # option, resource
     items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
-    asked += [("tres-per-task", name) for name, _, _ in gres_amounts(items, slurm=job.slurm)]
+    requests += [("tres-per-task", name) for name, _, _ in gres_amounts(items, slurm=job.slurm)]
     if known is None:
         return
-    for option, name in asked:
+    for option, name in requests:
         if name not in known:
             what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
             yield Hit(option, what, did_you_mean(name, known))
@@ -193,7 +194,7 @@ def _shards_within_gpu(job: Job) -> Iterator[Hit]:
 @RULES.add(
     "SB213", "warning", "several processes that share one GPU", source="https://slurm.schedmd.com/gres.html"
 )
-def _shards_for_one(job: Job) -> Iterator[Hit]:
+def _one_process_per_gpu(job: Job) -> Iterator[Hit]:
     resources = job.resources
     processes = resources.processes_per_node or resources.tasks_per_node
     if resources.shards and (processes > 1 or job.has_replicas):

@@ -20,14 +20,14 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# Options that end only some of the processes with a matching name.
+# Options that choose some of the processes with a matching name, such as -P 1 of pkill.
 _CHOICE_OPTION = re.compile(
     r"-[a-z]*[PgGstFnoOUxAr]|-0$"
     r"|--(?:parent|p?group|session|pidfile|ns|nslist|cgroup|older|newest|oldest|exact|ignore-ancestors|terminal"
     r"|uid|runstates)\b"
 )
-_SIGNAL = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")
-_VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")
+_SIGNAL_OPTION = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")  # such as -SIGTERM, -USR1 and -9
+_VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")  # a word after them is no pattern
 
 
 @RULES.add(
@@ -81,29 +81,32 @@ def _pattern(command: Command) -> str:
     if command.name not in ("pkill", "killall"):
         return ""
     words = [word.value for word in command.words[1:]]
-    name = ""
+    pattern = ""
     for before, word in zip(("", *words), words, strict=False):
         if word is None:
             return ""
-        is_signal = word != "-0" and _SIGNAL.fullmatch(word)
+        is_signal = word != "-0" and _SIGNAL_OPTION.fullmatch(word)  # -0 ends no process
         if _CHOICE_OPTION.match(word) and not is_signal:
             return ""
         if before not in _VALUE_OPTIONS and not word.startswith("-"):
-            name = word
-    return name
+            pattern = word
+    return pattern
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Return whether a plain pattern matches in a text; the pattern may hold .* and [x]."""
+    """Return whether a plain pattern matches in a text; the pattern may hold .*, [x] and |.
+
+    The parts between .* are searched one after the other, as a pattern with many .* may take very long.
+    """
     if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
         return False
-    for choice in pattern.split("|"):
+    for alternative in pattern.split("|"):
         at = 0
-        for part in choice.split(".*"):
+        for part in alternative.split(".*"):
             match = re.compile(part).search(text, at)
-            at = match.end() if match else -1
-            if at < 0:
+            if match is None:
                 break
+            at = match.end()
         else:
             return True
     return False
@@ -121,7 +124,7 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
         if command.name != "kill" or not _is_term(command):
             continue
         for word in command.words[1:]:
-            launch = _step_of(script, word.variables)
+            launch = _step_with_process_id(script, word.variables)
             if launch:
                 what = "TERM to srun ends its tasks at once, without a TERM: "
                 what += f"{launch.program.name} in line {launch.command.line} saves nothing"
@@ -140,57 +143,52 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
 )
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
-    names = {command.name for command in _trap_commands(script)}
-    if (
-        signal is None
-        or "kill" not in names
-        or names & _BLOCKING_PROGRAMS
-        or len(waits) != 1
-        or "kill -0" in script.text
-    ):
+    names_in_traps = {command.name for command in _trap_commands(script)}
+    if signal is None or "kill" not in names_in_traps or len(waits) != 1:
+        return
+    if names_in_traps & _BLOCKING_PROGRAMS or "kill -0" in script.text:
         return  # the trap itself may wait
     wait, background = waits[0], [launch for launch in script.launches if launch.command.background]
-    continues = any(
+    waits_later = any(
         command.at > wait.at and command.name in _BLOCKING_PROGRAMS - {"exit"}
         for command in script.body.commands
     )
-    if background and wait.context.top and not wait.context.loop and not continues:
+    if background and wait.context.top and not wait.context.loop and not waits_later:
         what = f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and "
         what += f"Slurm kills {background[-1].program.name[:30]} while it still saves"
         fix = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
         yield Hit(script.at_command(wait), what, fix)
 
 
-_BLOCKING_PROGRAMS = programs("blocks")
+_BLOCKING_PROGRAMS = programs("blocks")  # a trap waits for them or ends with them, such as sleep and exit
 
 
 def _trap_commands(script: JobScript) -> Iterator[Command]:
     """Yield the commands that run at a signal: in the strings of traps, and in functions called there."""
     for trap, body in script.body.traps:
-        names = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
+        signals = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
+        if not signals:
+            continue
         called = {command.name for command in body.commands}
-        yield from body.commands if names else ()
-        yield from (
-            command for command in script.body.commands if names and command.context.function in called
-        )
+        yield from body.commands
+        yield from (command for command in script.body.commands if command.context.function in called)
 
 
 def _is_term(command: Command) -> bool:
     """Return whether a kill sends TERM: its words name TERM, or no signal."""
-    signals = [word.text for word in command.words[1:] if _SIGNAL.fullmatch(word.text)]
-    named = [word.text.removeprefix("SIG") for word in command.words[1:]]
-    if "-s" in named or "--signal" in named:
-        return "TERM" in named or "15" in named
-    return all(signal.removeprefix("-").removeprefix("SIG") in ("TERM", "15") for signal in signals)
+    options = [word.text for word in command.words[1:] if _SIGNAL_OPTION.fullmatch(word.text)]
+    words = [word.text.removeprefix("SIG") for word in command.words[1:]]
+    if "-s" in words or "--signal" in words:
+        return "TERM" in words or "15" in words
+    return all(option.removeprefix("-").removeprefix("SIG") in ("TERM", "15") for option in options)
 
 
-def _step_of(script: JobScript, names: tuple[str, ...]) -> Launch | None:
-    """Return the training's background step, if a variable holds the process id of the step."""
+def _step_with_process_id(script: JobScript, names: tuple[str, ...]) -> Launch | None:
+    """Return the training's background step, if one of these variables holds its process id, as in pid=$!."""
     for name in names:
         sets = [setting for setting in script.body.sets if setting.name == name and setting.word]
-        if name != "!" and not (
-            sets and all("!" in setting.word.variables for setting in sets if setting.word)
-        ):
+        holds_process_id = sets and all("!" in setting.word.variables for setting in sets if setting.word)
+        if name != "!" and not holds_process_id:
             continue
         at = sets[-1].at if sets else len(script.text)
         before = [command for command in script.body.commands if command.background and command.at < at]

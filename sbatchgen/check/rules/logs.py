@@ -19,25 +19,25 @@ if TYPE_CHECKING:
 RULES: Rules[Job] = Rules()
 
 _LOCAL_DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
-LOGS = ("output", "error")
+LOGS = ("output", "error")  # the options that name a log
 DEFAULT_LEAD_S = 60  # seconds before the time limit in a --signal without @
-MAX_LEAD_S = 65535
+MAX_LEAD_S = 65535  # the most seconds that --signal takes
 _LITERAL_OPTIONS = """
 account chdir comment container-image container-mounts container-workdir error input job-name mail-user output
 partition qos
 """
-LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())
-_SHELL_EXPANSION = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")
+LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())  # options whose values sbatch takes as written
+_SHELL_EXPANSION = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")  # such as $HOME/logs and ~/logs
 MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
     """Find a variable or ~ that Slurm does not expand. Paths of a resolved job may hold some variables."""
-    literal = _SHELL_EXPANSION if job.is_script else VARIABLE
+    unexpanded = _SHELL_EXPANSION if job.is_script else VARIABLE
     for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
         value = job.option(name)
-        if literal.search(value) is None:
+        if unexpanded.search(value) is None:
             continue
         what = f"Slurm expands neither variables nor ~ in directives: --{name} is literally '{value}'"
         fix = "write the path out; %x, %j and %u work" if name in LOGS else "write the value out"
@@ -57,18 +57,17 @@ def _signal_leaves_time(job: Job) -> Iterator[Hit]:
         yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
     elif lead < DEFAULT_LEAD_S:
         what = f"the signal comes {lead} s before the time limit; Slurm may send it up to a minute earlier"
-        safe = max(lead, min(300, time // 4 if time else 300))
-        way = f"{target}@{safe}" if safe > lead else "a longer time limit"
-        fix = f"leave time to save: {way}"
-        yield Hit("signal", what, fix, "warning", pedantic=job.is_script)
+        safe_lead = max(lead, min(300, time // 4 if time else 300))
+        change = f"{target}@{safe_lead}" if safe_lead > lead else "a longer time limit"
+        yield Hit("signal", what, f"leave time to save: {change}", "warning", pedantic=job.is_script)
 
 
 @RULES.add("SB606", "warning", "a requeue that overwrites the log")
 def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
     options = job.resources.options
-    mode = options.get("open-mode", "")[:1]
-    has_log_per_run = "%r" in options.get("output", "") and job.slurm >= "25.11"
-    if "requeue" in options and mode != "a" and not has_log_per_run:
+    appends = options.get("open-mode", "").startswith("a")
+    has_log_per_run = "%r" in options.get("output", "") and job.slurm >= "25.11"  # %r: number of restarts
+    if "requeue" in options and not appends and not has_log_per_run:
         what = "a requeued job overwrites its log: what it wrote before is lost"
         yield Hit("requeue", what, "add --open-mode=append")
 
@@ -84,7 +83,8 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         if folder.strip("./") == "" or folder in reported:
             continue
         path = job.folder and job.folder / job.option("chdir") / folder.replace("%%", "%")
-        if path and "%" not in folder.replace("%%", "") and os.path.isdir(path):  # noqa: PTH112 - any name
+        has_pattern = "%" in folder.replace("%%", "")  # such as %j
+        if path and not has_pattern and os.path.isdir(path):  # noqa: PTH112 - any name
             continue
         if job.is_script and (folder.startswith("/") or _SHELL_EXPANSION.search(folder)):
             continue  # a folder that only the cluster has, or SB117 reports the variable
@@ -111,7 +111,7 @@ def _line_of_mkdir(job: Job, folder: str) -> int:
     return 0
 
 
-_JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")
+_JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")  # a pattern that only the running job knows, such as %j
 
 
 @RULES.add("SB702", "warning", "a log file that every job overwrites")
@@ -124,11 +124,11 @@ def _log_varies(job: Job) -> Iterator[Hit]:
         if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
             continue
         what = f"{name} '{path}' is the same for every job: {consequence}"
-        has_array = re.search(r"%\d*A", path)
+        has_array_id = re.search(r"%\d*A", path)
         if job.array_tasks > 1 and not re.search(r"%\d*a", path):
             what, severity = f"{name} '{path}' is the same for all tasks of the array: {consequence}", None
-            fix = "add %a to it, as in %A_%a" if has_array else fix
-        elif has_array:
+            fix = "add %a to it, as in %A_%a" if has_array_id else fix
+        elif has_array_id:
             continue
         if not (reported and job.is_script):
             yield Hit(name, what, fix, severity)
