@@ -135,7 +135,7 @@ def lint(
         style=colored,
         mend=mend or "",
         form=form,
-        others=_plans() if flags.pop("plan") else None,
+        find_more=_plans() if flags.pop("plan") else None,
         **flags,
     )
     if form == "json" and outcome.problems and outcome.report == "[]\n":

@@ -40,16 +40,16 @@ class LauncherCall:
         The words may be `python -m MODULE` or Python with a file. `more` are further attributes.
         """
         words = list(argv)
-        name, at = program_name(words, PROGRAMS)
+        name, at = program_name(words, PROGRAMS)  # `at`: the number of words that are read
         if name == "python":
-            given, at = read_options(words, at, PROGRAMS[name])
-            modules = [value for option, value, *_ in given[-1:] if option == "m"]
+            uses, at = read_options(words, at, PROGRAMS[name])
+            modules = [value for option, value, *_ in uses[-1:] if option == "m"]
             words = [*modules, *words[at:]]
             name, at = program_of_python(words, is_module=bool(modules)) if words else ("", 0)
         if name not in LAUNCHERS:
             return None
-        given, at = read_options(words, at, PROGRAMS[name])
-        options = {option: value for option, value, *_ in given}
+        uses, at = read_options(words, at, PROGRAMS[name])
+        options = {option: value for option, value, *_ in uses}
         return cls(name=name, options=options, has_program=at < len(words), **more)
 
     @cached_property
@@ -71,17 +71,18 @@ class LauncherCall:
     @property
     def is_static(self) -> bool:
         """Whether the nodes take their ranks from an option, not from a rendezvous."""
-        has_own_rendezvous = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
+        may_use_other_way = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
         has_nodes = self.role_option("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
-        return (
-            bool(has_nodes)
-            and not has_own_rendezvous
-            and self.options.get("rdzv-backend", "static") == "static"
-        )
+        return bool(has_nodes) and not may_use_other_way and self._has_static_backend
+
+    @property
+    def _has_static_backend(self) -> bool:
+        """Whether no option asks torchrun for another rendezvous, such as c10d."""
+        return self.options.get("rdzv-backend", "static") == "static"
 
     @property
     def knows_others(self) -> bool:
-        """Whether the launcher may know the other nodes; deepspeed needs a list of hosts."""
+        """Whether the launcher may know the other nodes; deepspeed needs an option for this."""
         return self.name != "deepspeed" or not {"hostfile", "no-ssh", "node-rank"}.isdisjoint(self.options)
 
     @property
@@ -92,9 +93,10 @@ class LauncherCall:
     @property
     def port(self) -> str:
         """The port on which the launcher listens; "" for any free port."""
-        is_static = self.options.get("rdzv-backend", "static") == "static"  # c10d may share a port
-        if self.name not in ("torchrun", "deepspeed") or not is_static or self.nodes != 1:
+        if self.name not in ("torchrun", "deepspeed") or self.nodes != 1:
             return ""
+        if not self._has_static_backend:
+            return ""  # launchers with c10d may share a port
         _, colon, port = (self.options.get("rdzv-endpoint") or "").rpartition(":")
         port = port if colon else self.options.get("master-port", _DEFAULT_PORT) or ""
         return "" if port == "0" or "standalone" in self.options else port

@@ -11,6 +11,7 @@ from sbatchgen.check.executables.word_table import rows
 
 # The kinds of programs that start other programs. Only for these kinds, PROGRAMS has the options.
 STARTING_KINDS = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
+# An option of the table: letter, name, ?, = or ==, !, role; such as n,ntasks=PROCESSES.
 _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
@@ -26,9 +27,8 @@ class Program:
     flags: set[str] = field(default_factory=set)  # the long names of options without a value
     optional: set[str] = field(default_factory=set)  # options whose value can only follow an =
     letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
-    # The number of values of an option that takes several.
-    counts: dict[str, int] = field(default_factory=dict)
-    # Options whose value is the last word that the program reads itself.
+    counts: dict[str, int] = field(default_factory=dict)  # options with several values -> their number
+    # Options after whose value the words belong to the next command, such as -m of python.
     last: set[str] = field(default_factory=set)
     # The role of an option -> the names of such options. A launcher has NODES, PROCESSES (of a node; for
     # accelerate of all nodes), RANK (of the node), PORT and HOST (of the rendezvous). MPI has PROCESSES (of
@@ -49,15 +49,15 @@ class Program:
         match = _OPTION.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}' is not an option of the table")
-        letter, name, optional, equals, last, role = match.groups()
+        letter, name, question_mark, equals, exclamation_mark, role = match.groups()
         if letter:
             self.letters[letter] = name
-        (self.values if optional or equals else self.flags).add(name)
-        if optional:
+        (self.values if question_mark or equals else self.flags).add(name)
+        if question_mark:
             self.optional.add(name)
         if len(equals) > 1:
             self.counts[name] = len(equals)
-        if last:
+        if exclamation_mark:
             self.last.add(name)
         if role:
             self.roles.setdefault(role, []).append(name)
@@ -80,27 +80,27 @@ def commands(*kinds: str) -> frozenset[str]:
 
 def _read_table() -> None:
     """Fill PROGRAMS, MODULES and _NAMES from programs.txt."""
-    for heads, rest in rows(__file__, "programs.txt"):
-        names, _, options = rest.partition(" | ")
-        kinds = frozenset(word for word in heads.split() if not word.isdecimal())
-        all_names = [name.replace("/", " ") for name in names.split()]
-        called = [name for name in all_names if not name.startswith("-m ")]
+    for kinds_text, rest in rows(__file__, "programs.txt"):
+        names_text, _, options = rest.partition(" | ")
+        kinds = frozenset(word for word in kinds_text.split() if not word.isdecimal())
+        names_and_modules = [name.replace("/", " ") for name in names_text.split()]
+        names = [name for name in names_and_modules if not name.startswith("-m ")]
         for kind in kinds:
-            _NAMES.setdefault(kind, set()).update(called)
-        modules = tuple(name[3:] for name in all_names if name.startswith("-m "))
-        MODULES.update(dict.fromkeys(modules, called[0]))
+            _NAMES.setdefault(kind, set()).update(names)
+        modules = tuple(name[3:] for name in names_and_modules if name.startswith("-m "))
+        MODULES.update(dict.fromkeys(modules, names[0]))
         if not kinds & STARTING_KINDS:
             continue
-        operands = next((int(word) for word in heads.split() if word.isdecimal()), 0)
-        first = Program(name=called[0], kinds=kinds, operands=operands, modules=modules)
+        operands = next((int(word) for word in kinds_text.split() if word.isdecimal()), 0)
+        program = Program(name=names[0], kinds=kinds, operands=operands, modules=modules)
         for option in options.split():
-            first.add_option(option)
-        PROGRAMS.update({name: replace(first, name=name) for name in called})
+            program.add_option(option)
+        PROGRAMS.update({name: replace(program, name=name) for name in names})
 
 
 _read_table()
 SHELLS = programs("shell")
-# Programs that start the processes of a training themselves. With srun, each task would start such a program.
+# Programs that start all processes of a training. After srun, each task would start them all again.
 RANK_STARTERS = programs("step", "mpi", "starter") | {
     name for name in programs("launcher") if " " not in name
 }

@@ -22,6 +22,7 @@ _ILLUSTRATION = re.compile(
     r"|#SBATCH[ \t]+(?:(?:--)?(?:option|argument)[\w=-]*|(?:-\w|--[\w-]+=)[ \t]*$)"
 )
 _ELLIPSIS_LINE = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")
+# A placeholder in a command, such as <...> and <your script>.
 _COMMAND_PLACEHOLDER = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
 # The line before a literal block: a directive for code, or a paragraph that ends in two colons.
 _LITERAL = re.compile(
@@ -31,6 +32,7 @@ _LITERAL = re.compile(
 _OPTION = re.compile(r"[ \t]+:[\w-]+:(?:[ \t].*)?$")  # an option of a directive of reStructuredText
 _PRE = re.compile(r"<pre\b[^<>]*>\n?|</pre>", re.IGNORECASE)  # the begin or the end of preformatted text
 _TAG = re.compile(r"<[^<>]*>")
+# The languages of blocks that may be shell.
 _SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
 
 
@@ -52,9 +54,10 @@ def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
 
 def _markdown_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield fenced blocks; a fence without an end ends with its quote or with the document."""
-    opened: re.Match[str] | None = None
-    start = 0
+    opened: re.Match[str] | None = None  # the fence of the current block
+    start = 0  # the line after this fence
     block: list[str] = []
+    # The None after the last line ends an open block.
     for number, line in enumerate([*text.removesuffix("\n").split("\n"), None], start=1):
         match = _FENCE.match(line) if line is not None else None
         is_end = bool(opened and match and _closes(match, opened))
@@ -83,8 +86,8 @@ def _leaves_quote(line: str, opened: re.Match[str]) -> bool:
 
 def _indent_of_quote(line: str, width: int) -> int:
     """Return the width of the indent and quote marks before a line: at most `width`, that of the fence."""
-    before = line[:width]
-    return len(before) - len(before.lstrip(" \t>"))
+    start = line[:width]
+    return len(start) - len(start.lstrip(" \t>"))
 
 
 def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
@@ -98,17 +101,18 @@ def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
             continue
         while at < len(lines) and _OPTION.match(lines[at]):
             at += 1
-        start, outer = at, len(match["indent"])
-        while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > outer):
+        start, outer_indent = at, len(match["indent"])
+        while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > outer_indent):
             at += 1
         block = lines[start:at]
         if (match["language"] or "").lower() in _SHELL and any(map(str.strip, block)):
-            before = next(number for number, line in enumerate(block) if line.strip())
+            first = next(number for number, line in enumerate(block) if line.strip())
             width = min(_indent(line) for line in block if line.strip())
-            yield _block(block[before:], start + before + 1, [width] * (len(block) - before))
+            yield _block(block[first:], start + first + 1, [width] * (len(block) - first))
 
 
 def _indent(line: str) -> int:
+    """Return the number of blanks before a line."""
     return len(line) - len(line.lstrip())
 
 
@@ -116,22 +120,23 @@ def _html_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield the preformatted blocks, without their tags."""
     import html
 
-    opened, counted, line = None, 0, 1
+    start: int | None = None  # the offset after the <pre> of the current block
+    counted_to, line = 0, 1  # the offset up to which lines are counted, and its line
     for match in _PRE.finditer(text):
         if match[0].lower() != "</pre>":
-            opened = match.end() if opened is None else opened
-        elif opened is not None:
-            line += text.count("\n", counted, opened)
-            counted = opened
-            lines = [html.unescape(_TAG.sub("", part)) for part in text[opened : match.start()].split("\n")]
+            start = match.end() if start is None else start
+        elif start is not None:
+            line += text.count("\n", counted_to, start)
+            counted_to = start
+            lines = [html.unescape(_TAG.sub("", part)) for part in text[start : match.start()].split("\n")]
             yield _block(lines, line, [0] * len(lines))
-            opened = None
+            start = None
 
 
 def _block(lines: Sequence[str], start: int, indents: Sequence[int]) -> CodeBlock:
     """Return a block of lines of a document, without their indents and without placeholders."""
-    bare = (_without_placeholders(line[indent:]) for line, indent in zip(lines, indents, strict=True))
-    return CodeBlock("".join(f"{line}\n" for line in bare), start, tuple(indents))
+    stripped = (_without_placeholders(line[indent:]) for line, indent in zip(lines, indents, strict=True))
+    return CodeBlock("".join(f"{line}\n" for line in stripped), start, tuple(indents))
 
 
 def _without_placeholders(line: str) -> str:

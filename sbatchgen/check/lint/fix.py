@@ -17,21 +17,21 @@ def apply_fixes(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> 
     `findings` reads the script again after each pass, as a fix may allow another fix.
     """
     for _ in range(_PASSES):
-        new = apply_edits(data, findings(data))
-        if new == data:
+        edited = apply_edits(data, findings(data))
+        if edited == data:
             break
-        data = new
+        data = edited
     return data
 
 
 def apply_edits(data: bytes, findings: Iterable[Finding]) -> bytes:
     """Return the script with the edits of findings; if edits of two findings overlap, the first wins."""
     lines = data.split(b"\n")
-    taken: dict[int, list[Edit]] = {}
+    taken: dict[int, list[Edit]] = {}  # line -> its edits
     for finding in findings:
         others = [(edit, other) for edit in finding.edits for other in taken.get(edit.line, [])]
-        inside = all(1 <= edit.line <= len(lines) for edit in finding.edits)
-        if inside and not any(_overlap(edit, other) for edit, other in others):
+        is_inside = all(1 <= edit.line <= len(lines) for edit in finding.edits)
+        if is_inside and not any(_overlap(edit, other) for edit, other in others):
             for edit in finding.edits:
                 taken.setdefault(edit.line, []).append(edit)
     for number, edits in taken.items():

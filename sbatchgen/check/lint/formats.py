@@ -15,13 +15,13 @@ from sbatchgen.base.quoting import first_names, fix_lines, one_line, visible
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-_WIDTH = 100  # the width of a quoted line of a script
+_WIDTH = 100  # the most characters of a line of a script that are shown
 
 Style = Callable[[str, str], str]  # colours a text by a severity
 
 
 @frozen()
-class Located:
+class LocatedFinding:
     """A finding with its file, and the text of its line."""
 
     file: str  # the name of the file
@@ -29,13 +29,13 @@ class Located:
     line: str  # the text of the line
 
 
-def as_text(located: Iterable[Located], style: Style) -> str:
+def as_text(located: Iterable[LocatedFinding], style: Style) -> str:
     """Return findings as text: what, where, the line itself, and the fix.
 
     Equal findings of a file are shown once, with the numbers of the other lines.
     """
     lines: list[str] = []
-    groups: dict[tuple[str, str, Problem], list[Located]] = {}
+    groups: dict[tuple[str, str, Problem], list[LocatedFinding]] = {}
     for item in located:
         key = (item.file, item.finding.rule, item.finding.problem._replace(at=""))
         groups.setdefault(key, []).append(item)
@@ -46,23 +46,27 @@ def as_text(located: Iterable[Located], style: Style) -> str:
         lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
         lines.append(_quote(item.line, place.column, place.end, place.line) if item.line.strip() else "")
         lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
-        if later := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
-            lines.append(f"    also in line{'s' * (len(later) > 1)} {first_names(later, 8)}\n")
+        if numbers := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
+            lines.append(f"    also in line{'s' * (len(numbers) > 1)} {first_names(numbers, 8)}\n")
     return "".join(lines)
 
 
 def _quote(line: str, column: int, end: int, number: int) -> str:
-    """Return the line, or a part of a long line, with a mark below. A tab takes one column."""
+    """Return the line with its number and a row of ^ below the finding; of a long line, a part around it.
+
+    A tab takes one column.
+    """
     first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
     last = min(end - 1 if end else len(line), first + _WIDTH)
     shown = _visible(line[first : first + _WIDTH]).rstrip()
-    before = len(_visible(line[first : max(first, column - 1)]))
-    width = max(1, len(_visible(line[column - 1 : last]).rstrip()))
+    mark_offset = len(_visible(line[first : max(first, column - 1)]))
+    mark_width = max(1, len(_visible(line[column - 1 : last]).rstrip()))
     gutter = " " * len(str(number))
-    return f"    {number} | {shown}\n    {gutter} | {' ' * before}{'^' * width}\n"
+    return f"    {number} | {shown}\n    {gutter} | {' ' * mark_offset}{'^' * mark_width}\n"
 
 
 def _visible(text: str) -> str:
+    """Return the text with escapes for control characters, and blanks for tabs."""
     return visible(text.replace("\t", " "))
 
 
@@ -90,12 +94,13 @@ class FindingOutput(TypedDict):
     argv: Sequence[str]
 
 
-def as_json(located: Iterable[Located]) -> str:
+def as_json(located: Iterable[LocatedFinding]) -> str:
     """Return findings as JSON: a list of FindingOutput."""
     return json.dumps([_finding_output(item.file, item.finding) for item in located], indent=2) + "\n"
 
 
 def _finding_output(file: str, finding: Finding) -> FindingOutput:
+    """Return a finding of a file for the JSON."""
     return {
         "file": _utf8(file),
         "line": finding.place.line,
@@ -118,49 +123,53 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def as_github(located: Iterable[Located]) -> str:
+def as_github(located: Iterable[LocatedFinding]) -> str:
     """Return findings as workflow commands, which GitHub shows next to the lines of a change."""
     lines: list[str] = []
     for item in located:
         finding, place = item.finding, item.finding.place
-        facts = {"file": item.file, "line": place.line, "col": place.column}
-        facts |= {"endColumn": place.end} if place.end else {}
-        facts |= {"title": finding.rule}
+        properties = {"file": item.file, "line": place.line, "col": place.column}
+        properties |= {"endColumn": place.end} if place.end else {}
+        properties |= {"title": finding.rule}
         message = "; fix: ".join(part for part in (finding.problem.what, finding.problem.fix) if part)
-        properties = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in facts.items())
-        lines.append(f"::{GITHUB_COMMANDS[finding.severity]} {properties}::{_escaped(message)}\n")
+        text = ",".join(f"{name}={_escaped(str(value), ',:')}" for name, value in properties.items())
+        lines.append(f"::{GITHUB_COMMANDS[finding.severity]} {text}::{_escaped(message)}\n")
     return "".join(lines)
 
 
 def _escaped(text: str, more: str = "") -> str:
-    """Return the text without control characters, and with the marks of workflow commands escaped."""
+    """Return the text with %XX for %, line breaks and the characters in `more`, and no control characters.
+
+    These characters have a meaning in workflow commands.
+    """
     return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
 
 
 def as_sarif(
-    located: Sequence[Located],
+    located: Sequence[LocatedFinding],
     problems: Sequence[Problem],
     titles: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> str:
     """Return findings as SARIF 2.1.0, for code scanning; `problems` are about files that can't be read."""
-    used = sorted({item.finding.rule for item in located})
-    texts = {"shortDescription": titles, "help": pages}
-    rules: list[dict[str, Any]] = [{"id": rule} for rule in used]
+    used_ids = sorted({item.finding.rule for item in located})
+    texts_by_key = {"shortDescription": titles, "help": pages}
+    rules: list[dict[str, Any]] = [{"id": rule_id} for rule_id in used_ids]
     for rule in rules:
-        known = {key: about[rule["id"]] for key, about in texts.items() if rule["id"] in about}
-        rule.update((key, {"text": text, "markdown": text}) for key, text in known.items())
+        for key, texts in texts_by_key.items():
+            if (text := texts.get(rule["id"])) is not None:  # shellcheck's rules have no texts here
+                rule[key] = {"text": text, "markdown": text}
     notifications = [{"level": "error", "message": {"text": _utf8(problem.what)}} for problem in problems]
     run = {
         "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
         "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(item, used.index(item.finding.rule)) for item in located],
+        "results": [_result(item, used_ids.index(item.finding.rule)) for item in located],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _result(item: Located, index: int) -> dict[str, Any]:
+def _result(item: LocatedFinding, index: int) -> dict[str, Any]:
     """Return a finding as a result of SARIF; `index` is the place of its rule in the list of rules."""
     from urllib.parse import quote
 

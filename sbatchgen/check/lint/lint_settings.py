@@ -35,8 +35,8 @@ class Settings:
 
     def with_severity(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity of these settings; None if its rule is off."""
-        wanted = not self.selected or finding.rule.startswith(self.selected)
-        if not wanted or finding.rule.startswith(self.disabled):
+        is_selected = not self.selected or finding.rule.startswith(self.selected)
+        if not is_selected or finding.rule.startswith(self.disabled):
             return None
         if finding.pedantic and not (self.pedantic or finding.rule in {*self.selected, *self.severity}):
             return None
@@ -51,8 +51,8 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
     """
     findings = lint(script_of(source, settings), others)
     if source.indents:
-        where = Applies.PARTS if source.is_part else Applies.EXAMPLES
-        findings = [finding for finding in findings if applies(finding.rule, where)]
+        kind = Applies.PARTS if source.is_part else Applies.EXAMPLES
+        findings = [finding for finding in findings if applies(finding.rule, kind)]
     shown = map(settings.with_severity, findings)
     return [source.place_in_file(finding) for finding in shown if finding is not None]
 

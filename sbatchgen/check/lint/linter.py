@@ -29,22 +29,23 @@ def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
     modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
     # Of rules with the same id, the last counts, which is the rule of scripts.
-    every = (*comments.RULES, *judge.rules(modules))
-    return {rule.id: rule for rule in sorted(every, key=lambda rule: rule.id)}
+    all_rules = (*comments.RULES, *judge.rules(modules))
+    return {rule.id: rule for rule in sorted(all_rules, key=lambda rule: rule.id)}
 
 
 @cache
 def _script_rules() -> dict[str, Rule[Any]]:
+    """Return the rules that judge scripts, by id."""
     return {rule.id: rule for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))}
 
 
-def applies(rule_id: str, where: Applies) -> bool:
+def applies(rule_id: str, kind: Applies) -> bool:
     """Return whether a rule applies to a kind of script or line.
 
     Rules of other tools and rules about comments apply to all kinds.
     """
     rule = _script_rules().get(rule_id)
-    return rule is None or where in rule.applies
+    return rule is None or kind in rule.applies
 
 
 def marks_secret(rule_id: str) -> bool:
@@ -59,8 +60,8 @@ def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
     `others` are findings of other tools and of a dry run. A repeated finding counts once.
     """
     failures: _Failures = {}
-    every = judge.rules((*judge.SCRIPTS, *judge.JOBS))
-    findings = _run_rules(script, judge.candidates(every, script), failures)
+    script_rules = judge.rules((*judge.SCRIPTS, *judge.JOBS))
+    findings = _run_rules(script, judge.candidates(script_rules, script), failures)
     findings += _wrapped_findings(script, failures)
     findings = _downgraded(script, _applicable(script, findings))
     findings += _added_findings(script, others, findings)
@@ -88,22 +89,22 @@ def _added_findings(
     lines: dict[str, set[int]] = {}
     for finding in findings:
         lines.setdefault(finding.rule, set()).add(finding.place.line)
-    has_same = any(finding.rule in lines for finding in others)
-    commands = [launch.command for launch in script.launches] if has_same else []
-    spans = [range(command.line, command.end_line + 1) for command in commands]
-    new = []
+    may_repeat = any(finding.rule in lines for finding in others)
+    commands = [launch.command for launch in script.launches] if may_repeat else []  # else saves reading them
+    launch_spans = [range(command.line, command.end_line + 1) for command in commands]
+    added = []
     for finding in others:
-        line, seen = finding.place.line, lines.get(finding.rule, set())
-        covered = next((span for span in spans if line in span), range(line, line + 1))
+        line, known_lines = finding.place.line, lines.get(finding.rule, set())
+        covered = next((span for span in launch_spans if line in span), range(line, line + 1))
         # Whether the rule already has a finding outside all launches, such as in a directive.
-        is_general = any(not any(other in span for span in spans) for other in seen)
-        if not is_general and seen.isdisjoint(covered):
-            new.append(finding)
-    return new
+        is_about_job = any(not any(known in span for span in launch_spans) for known in known_lines)
+        if not is_about_job and known_lines.isdisjoint(covered):
+            added.append(finding)
+    return added
 
 
 def _conclusive_ids(script: JobScript) -> list[str]:
-    """Return the ids of rules whose silence proves that there is nothing; [] if no cluster is known.
+    """Return the ids of rules that would surely have found their mistake; [] if no cluster is known.
 
     Rules that compare a job with the cluster need a cluster. Rules about started programs need a dry run.
     """
@@ -111,17 +112,17 @@ def _conclusive_ids(script: JobScript) -> list[str]:
     return [rule for rule in rules() if rule not in started] if script.knows_cluster else []
 
 
-def _run_rules(script: JobScript, wanted: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
+def _run_rules(script: JobScript, rules: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
     """Return the findings of rules. A rule that raises is noted in `failures`, and the other rules run."""
     findings: list[Finding] = []
-    for rule in wanted:
+    for rule in rules:
         try:
             findings.extend(judge.findings(rule, script))
         except Exception as error:  # noqa: BLE001 - each is a bug of sbatchgen
             import traceback
 
-            last = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
+            last_frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{last_frame.filename.rpartition('/')[2]}:{last_frame.lineno}"
             cause = f"{type(error).__name__}: {str(error)[:_LONGEST_MESSAGE]}, {where}"
             failures.setdefault(cause, []).append(rule.id)
     return findings
@@ -131,8 +132,8 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
     """Yield a finding for each cause, with the id of the first rule that raised."""
     place = script.at(1)
     for cause, ids in failures.items():
-        who = f"rule {ids[0]}" if len(ids) == 1 else f"rule {ids[0]} and {len(ids) - 1} more"
-        what = f"{who} failed on this script ({cause}): please report it"
+        subject = f"rule {ids[0]}" if len(ids) == 1 else f"rule {ids[0]} and {len(ids) - 1} more"
+        what = f"{subject} failed on this script ({cause}): please report it"
         yield Finding("warning", Problem(what, place.text), rule=ids[0], place=place)
 
 
@@ -141,29 +142,29 @@ def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
 
     This applies only if no release is named.
     """
-    about = judge.rules(_OPTION_MODULES)
-    ids = {rule.id for rule in about}
-    lines = _error_lines(finding for finding in findings if finding.rule in ids)
+    option_rules = judge.rules(_OPTION_MODULES)
+    ids = {rule.id for rule in option_rules}
+    lines = _error_lines(finding for finding in findings if finding.rule in ids)  # no older release took them
     if not script.assumed or not lines or len(script.text) > LONG_SCRIPT:
         return findings
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
         return findings
-    refusing = {finding.rule for finding in findings if finding.severity == "error"}
-    wanted = sorted(about, key=lambda rule: rule.id not in refusing)
-    newest: dict[int, str] = {}  # line -> the newest release that takes the line
+    error_rules = {finding.rule for finding in findings if finding.severity == "error"}
+    rules_to_run = sorted(option_rules, key=lambda rule: rule.id not in error_rules)
+    newest_taking: dict[int, str] = {}  # line -> the newest release that takes the line
     for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
         older = script.read_by(release)
-        for rule in wanted:
+        for rule in rules_to_run:
             lines -= _error_lines(_run_rules(older, [rule], {}))
-            if not lines:  # the rules that raise errors now come first
+            if not lines:  # soon, as the rules with errors come first
                 break
-        newest |= dict.fromkeys(lines, release)
+        newest_taking |= dict.fromkeys(lines, release)
         if not lines:
             break
-        wanted = [rule for rule in about if rule.id in refusing]  # only these rules became stricter
+        rules_to_run = [rule for rule in option_rules if rule.id in error_rules]  # only these became stricter
     downgraded = []
     for finding in findings:
-        release = newest.get(finding.place.line, "")
+        release = newest_taking.get(finding.place.line, "")
         if release and finding.severity == "error":
             what = f"{finding.problem.what} (Slurm {release} and older take it)"
             problem = finding.problem._replace(what=what)
@@ -173,6 +174,7 @@ def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
 
 
 def _error_lines(findings: Iterable[Finding]) -> set[int]:
+    """Return the lines of the errors among findings."""
     return {finding.place.line for finding in findings if finding.severity == "error"}
 
 

@@ -29,7 +29,7 @@ FOUND_STATUS = 3  # exit status if there are findings to fail on, or files that 
 PAGES_MAX = 2  # documents in a summary, which has five lines at most
 MANY_FILES = 100  # with this number of files or more, several processes save time
 
-ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]  # finds more in a script, such as a dry run
+ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]  # finds more in a script, as a dry run does
 
 
 @frozen(kw_only=True)
@@ -47,7 +47,7 @@ class Outcome:
 class CheckedFile:
     """The findings of a file, and the diff of --fix or --diff."""
 
-    located: tuple[formats.Located, ...] = ()  # the findings, with their lines
+    located: tuple[formats.LocatedFinding, ...] = ()  # the findings, with their lines
     problems: tuple[Problem, ...] = ()  # why the file can't be read
     change: bytes = b""  # the diff
     scripts: int = 0  # the number of scripts in the file
@@ -62,7 +62,7 @@ class Task:
     settings: Settings
     mend: str = ""  # "fix" to change the file, "diff" to only show the change
     shellcheck: str = ""  # the path of shellcheck; "" to do without
-    others: ExtraFindings | None = None
+    find_more: ExtraFindings | None = None  # called for each script
 
 
 class RuleText(NamedTuple):
@@ -96,8 +96,8 @@ def _source(rule: str) -> str:
 def _named_rules(names: Sequence[str]) -> list[str]:
     """Return the ids of rules that --explain names; raise CommandLineError for an unknown rule."""
     known = pages()
-    wanted = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
-    for rule in wanted:
+    ids = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
+    for rule in ids:
         if SHELLCHECK.fullmatch(rule):
             page = f"see {shellcheck.PAGES}{rule}"
             raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=page)
@@ -105,23 +105,22 @@ def _named_rules(names: Sequence[str]) -> list[str]:
             raise CommandLineError.of(removal(rule), at="--explain")
         if rule not in known:
             raise CommandLineError.of(f"no rule '{rule}'", at="--explain", fix=did_you_mean(rule, known))
-    return wanted
+    return ids
 
 
 def rule_texts(names: Sequence[str]) -> list[RuleText]:
     """Return the rules that --explain names, or all rules, with their pages."""
-    wanted, texts = [rules()[name] for name in _named_rules(names) or rules()], pages()
+    page_of = pages()
     return [
-        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, texts[rule.id].short(_source(rule.id)))
-        for rule in wanted
+        RuleText(rule.id, rule.severity, rule.pedantic, rule.title, page_of[rule.id].short(_source(rule.id)))
+        for rule in (rules()[name] for name in _named_rules(names) or rules())
     ]
 
 
 def table() -> str:
     """Return a table of all rules: the id, the severity, the title, and a note on pedantic rules."""
-    every = rules().values()
     return quoting.table(
-        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in every
+        (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
     )
 
 
@@ -135,43 +134,43 @@ def run(
     fail_on: str,
     mend: str,
     ask_shellcheck: bool | None,
-    others: ExtraFindings | None = None,
+    find_more: ExtraFindings | None = None,
 ) -> Outcome:
     """Lint files, folders, and stdin for -, with the options of `sbatchgen lint`.
 
     `style` colours a text by a severity. `form` is the format of the report. `mend` is "fix", "diff" or "".
-    If `ask_shellcheck` is None, an installed shellcheck runs for up to FILES_BY_DEFAULT files. `others` finds
-    more in a script, perhaps in another process.
+    If `ask_shellcheck` is None, an installed shellcheck runs for up to FILES_BY_DEFAULT files. `find_more`
+    returns further findings in a script; another process may call it.
     """
     problems: list[Problem] = []
-    named = list(files(names, problems.append))
-    program = shellcheck.program(len(named), wanted=ask_shellcheck)
-    task = Task(settings, mend, program, others)
-    checked = list(_check_all(named, task))
+    found_files = list(files(names, problems.append))
+    program = shellcheck.program(len(found_files), wanted=ask_shellcheck)
+    task = Task(settings, mend, program, find_more)
+    checked = list(_check_all(found_files, task))
     located = [finding for file in checked for finding in file.located]
     problems += [problem for file in checked for problem in file.problems]
     failing_rank = min(SEVERITY_RANK[fail_on], SEVERITY_RANK["warning"]) if strict else SEVERITY_RANK[fail_on]
     fails = any(SEVERITY_RANK[item.finding.severity] >= failing_rank for item in located)
-    notes = [*map(removal, settings.removed)]
+    summary = [*map(removal, settings.removed)]
     if form == "text":
-        notes += [*_documents_table(checked), _summary(located, checked)]
+        summary += [*_documents_table(checked), _summary(located, checked)]
     return Outcome(
         report=_report(form, located, problems, style),
         change=b"".join(file.change for file in checked),
         problems=tuple(problems),
-        summary=tuple(notes),
+        summary=tuple(summary),
         status=FOUND_STATUS if problems or fails else _status_of_plans(located, fail_on),
     )
 
 
-def _status_of_plans(located: Iterable[formats.Located], fail_on: str) -> int:
+def _status_of_plans(located: Iterable[formats.LocatedFinding], fail_on: str) -> int:
     """Return the exit status for plans that a limit cut short; 0 without such a plan.
 
-    Only a warning counts. A script that waits for ever in the dry run, such as for a server, gives an info.
+    Only a warning counts: a script that waits for ever in the dry run, such as for a server, gives an info.
     """
     cut_short = [item.finding for item in located if item.finding.rule == CUT_SHORT]
-    has_more = any(finding.severity == "warning" for finding in cut_short)
-    return LIMIT_STATUS if has_more and fail_on != "never" else 0
+    has_warning = any(finding.severity == "warning" for finding in cut_short)
+    return LIMIT_STATUS if has_warning and fail_on != "never" else 0
 
 
 def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
@@ -202,7 +201,7 @@ def check(name: str, task: Task) -> CheckedFile:
         change = b""
         if task.mend and scripts and not any(source.indents for source in scripts):  # no document
             scripts, change = _mend_script(name, scripts[0], task)
-        located = tuple(finding for source in scripts for finding in _located(source, task))
+        located = tuple(finding for source in scripts for finding in _located_findings(source, task))
         is_document = any(source.indents for source in scripts)
         submitters = sum(source.is_submitter for source in scripts)
         return CheckedFile(
@@ -217,20 +216,20 @@ def check(name: str, task: Task) -> CheckedFile:
 
 
 def _mend_script(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
-    """Return the script to report on, after --fix the fixed script, and the change."""
-    new = fix.apply_fixes(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
-    change = fix.difference(source.file, source.data, new)
+    """Write the fixed script with --fix; return the script to report on, and the diff."""
+    fixed = fix.apply_fixes(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
+    change = fix.difference(source.file, source.data, fixed)
     if task.mend == "fix" and change:
-        write(Path(name), new, before=source.data)
-        source = replace(source, data=new)
+        write(Path(name), fixed, before=source.data)
+        source = replace(source, data=fixed)
     return [source], change
 
 
-def _located(source: Source, task: Task) -> Iterator[formats.Located]:
+def _located_findings(source: Source, task: Task) -> Iterator[formats.LocatedFinding]:
     """Yield the findings of a script with their lines; stars replace the secrets in the lines."""
     others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
-    if task.others:
-        others = [*others, *task.others(source, task.settings)]
+    if task.find_more:
+        others = [*others, *task.find_more(source, task.settings)]
     findings = findings_of(source, task.settings, others)
     lines = source.text.split("\n") if findings else []
     numbers = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
@@ -241,12 +240,13 @@ def _located(source: Source, task: Task) -> Iterator[formats.Located]:
             end = finding.place.end - 1 if finding.place.end else len(line)
             shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
     for finding in findings:
-        yield formats.Located(source.file, finding, shown.get(finding.place.line, ""))
+        yield formats.LocatedFinding(source.file, finding, shown.get(finding.place.line, ""))
 
 
 def _report(
-    form: str, located: Sequence[formats.Located], problems: Sequence[Problem], style: formats.Style
+    form: str, located: Sequence[formats.LocatedFinding], problems: Sequence[Problem], style: formats.Style
 ) -> str:
+    """Return the report in the format `form`."""
     if form == "json":
         return formats.as_json(located)
     if form == "github":
@@ -270,11 +270,12 @@ def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
         (one_line(file.located[0].file), _counts_text(file.located)) for file in documents if file in worst
     ]
     missing = len(documents) - len(rows)
-    rest = f"and {counted(missing, 'page')} with fewer" if missing else ""
-    return [*quoting.table([("PAGE", "FINDINGS"), *rows]).splitlines(), rest]
+    last_line = f"and {counted(missing, 'page')} with fewer" if missing else ""
+    return [*quoting.table([("PAGE", "FINDINGS"), *rows]).splitlines(), last_line]
 
 
-def _summary(located: Sequence[formats.Located], checked: Sequence[CheckedFile]) -> str:
+def _summary(located: Sequence[formats.LocatedFinding], checked: Sequence[CheckedFile]) -> str:
+    """Return a line such as: 3 scripts, 1 of them submits others: 2 errors, 1 info."""
     scripts = sum(file.scripts for file in checked)
     if not scripts:
         return "no scripts found"
@@ -286,13 +287,13 @@ def _summary(located: Sequence[formats.Located], checked: Sequence[CheckedFile])
     return f"{counted(scripts, 'script')}{addition}: {_counts_text(located) or 'nothing found'}"
 
 
-def _severity_counts(located: Sequence[formats.Located]) -> tuple[int, int, int]:
+def _severity_counts(located: Sequence[formats.LocatedFinding]) -> tuple[int, int, int]:
     """Return the numbers of errors, warnings and infos."""
     severities = [item.finding.severity for item in located]
     return severities.count("error"), severities.count("warning"), severities.count("info")
 
 
-def _counts_text(located: Sequence[formats.Located]) -> str:
+def _counts_text(located: Sequence[formats.LocatedFinding]) -> str:
     """Return the numbers of findings in words: 1 error, 2 warnings, 3 info; "" without findings."""
     errors, warnings, infos = _severity_counts(located)
     counts = [counted(errors, "error")] * bool(errors) + [counted(warnings, "warning")] * bool(warnings)

@@ -22,10 +22,10 @@ from sbatchgen.check.executables.program import programs
 from sbatchgen.check.lint.source import Source
 
 FILES_BY_DEFAULT = 10  # shellcheck runs by default for up to 10 files, as each file costs a process
-MAX_BYTES = 128 << 10  # bytes of a script that shellcheck gets
-TIMEOUT_S = 10
+MAX_BYTES = 128 << 10  # bytes of the largest script that shellcheck gets
+TIMEOUT_S = 10  # seconds after which shellcheck is ended
 PAGES = "https://www.shellcheck.net/wiki/"
-# Only the node of the job has the files that `source` reads.
+# Rules about files that `source` reads. Only the node of the job may have such a file.
 _EXCLUDED = "SC1090,SC1091"
 # shellcheck's errors are warnings here: an error is a fault that Slurm refuses or that surely breaks the job.
 _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
@@ -61,9 +61,8 @@ def findings(source: Source, path: str) -> list[Finding]:
             (folder / ".shellcheckrc").write_bytes(_settings())  # shellcheck looks here first
             done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
-        return [
-            finding for finding in _read_answer(source.file, done.stdout) if not _holds_words(finding, text)
-        ]
+        findings = _read_answer(source.file, done.stdout)
+        return [finding for finding in findings if not _is_about_several_words(finding, text)]
     except child.LateError:
         return [_unchecked(source, f"it takes more than {TIMEOUT_S} s")]
     except (OSError, DocumentError, ValueError, LookupError, TypeError):
@@ -91,13 +90,17 @@ def _settings() -> bytes:
 
 
 def _unchecked(source: Source, why: str) -> Finding:
+    """Return the finding about a script that shellcheck did not check."""
     place = Place(f"{source.file}:1:1", 1, 1)
     problem = Problem(f"shellcheck did not check this script: {why}", place.text, "--no-shellcheck")
     return Finding("info", problem, rule="SC", place=place)
 
 
-def _holds_words(finding: Finding, text: str) -> bool:
-    """Return whether the fix of an SC2086 would break the command, as the variable holds several words."""
+def _is_about_several_words(finding: Finding, text: str) -> bool:
+    """Return whether a finding asks for quotes (SC2086) around a variable that holds several words.
+
+    The quotes would break the command, as in OPTIONS="-n 4 -v"; srun $OPTIONS.
+    """
     place, lines = finding.place, text.split("\n")  # shellcheck counts only these line breaks
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False
@@ -109,6 +112,7 @@ def _holds_words(finding: Finding, text: str) -> bool:
 
 
 def _read_answer(file: str, answer: bytes) -> Iterator[Finding]:
+    """Yield the findings in shellcheck's JSON."""
     for comment in json.loads(answer)["comments"]:
         line, column = int(comment["line"]), int(comment["column"])
         is_one_line = comment["endLine"] == line and comment["endColumn"] > column

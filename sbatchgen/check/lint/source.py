@@ -19,25 +19,26 @@ from sbatchgen.base.wrong_file import wrong_kind
 from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in slurm.conf(5)
-STDIN = "-"
+STDIN = "-"  # the name of stdin on the command line
 SCRIPT_SUFFIXES = (".slurm", ".sbatch")  # suffixes of scripts
 # Suffixes of files that are scripts if they hold directives.
 LIKELY_SUFFIXES = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
-OTHER_SUFFIXES = (".py", ".yaml", ".yml")
+OTHER_SUFFIXES = (".py", ".yaml", ".yml")  # suffixes of files that are usually no scripts
 # The files by which a run folder is known. Scripts in run folders are not read.
 RUN_FOLDER_FILES = frozenset(("job.slurm", "submit.lock"))
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-_MARK = b"#SBATCH"
+_START_SIZE = 1 << 16  # bytes of a file in a folder that decide whether the file is a script
 # A call of sbatch in a shell script: alone, after another command, or in id=$(sbatch ...).
 _SBATCH_CALL = re.compile(
     rb"(?m)^[ \t]*(?:[^#'\"\n]*[;&|(`][ \t]*|\w+=\"(?:\$\(|`)[ \t]*)?(?:(?:if|then|do|else|!)[ \t]+)*"
     rb"sbatch[ \t]+[^\s)]"
 )
-_SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")
+_SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")  # a first line such as #!/bin/bash
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # the start of a whole script, also misspelt
-_INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")
+_INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")  # a script with blanks before #! and #SBATCH
+# The script between <<'EOF' and EOF.
 _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
-_LINE_NUMBERS = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")
+_LINE_NUMBERS = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")  # in a message: line 3, lines 4, 5 and 6
 
 
 @frozen(kw_only=True)
@@ -68,11 +69,13 @@ class Source:
         """Return the finding with its place in the file, and without edits in a document."""
         if not self.indents:
             return finding
-        old = finding.place
-        at = self.indent(old.line - 1)
-        line, column = old.line + self.line - 1, old.column + at
-        place = Place(f"{self.file}:{line}:{column}", line, column, old.end + at if old.end else 0)
-        what, fix = (_LINE_NUMBERS.sub(self._moved_lines, text) for text in finding.problem[::2])
+        in_script = finding.place
+        indent = self.indent(in_script.line - 1)
+        line, column = in_script.line + self.line - 1, in_script.column + indent
+        end = in_script.end + indent if in_script.end else 0
+        place = Place(f"{self.file}:{line}:{column}", line, column, end)
+        what = _LINE_NUMBERS.sub(self._moved_lines, finding.problem.what)
+        fix = _LINE_NUMBERS.sub(self._moved_lines, finding.problem.fix)
         return finding._replace(place=place, problem=Problem(what, place.text, fix), edits=())
 
     def _moved_lines(self, match: re.Match[str]) -> str:
@@ -95,6 +98,8 @@ def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator
 
 
 def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
+    """Yield the scripts at any depth in a folder; `complain` gets the folders that can't be read."""
+
     def report(error: OSError) -> None:
         complain(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
 
@@ -105,7 +110,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            path = os.path.join(path_of_folder, name).removeprefix("./")  # noqa: PTH118 - as GitHub names it
+            path = os.path.join(path_of_folder, name).removeprefix("./")  # noqa: PTH118 - as GitHub names files
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
             if name.startswith("."):
                 continue
@@ -116,7 +121,7 @@ def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
 
 
 def _is_submitter(data: bytes) -> bool:
-    """Return whether a shell script without directives calls sbatch."""
+    """Return whether a file is a shell script without directives that calls sbatch."""
     is_shell = _SHELL.match(data) and b"sbatch" in data and not _DIRECTIVE.search(data)
     return bool(is_shell and _SBATCH_CALL.search(data))
 
@@ -125,8 +130,8 @@ def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
     """Return whether the start of a script has directives or calls sbatch, or a document has directives."""
     try:
         if is_document:
-            return _MARK in read_start(Path(path), MAX_BYTES)
-        data = read_start(Path(path), 1 << 16)
+            return b"#SBATCH" in read_start(Path(path), MAX_BYTES)
+        data = read_start(Path(path), _START_SIZE)
         return _DIRECTIVE.search(data) is not None or _is_submitter(data)
     except OSError:
         return False
@@ -145,7 +150,7 @@ def sources(name: str) -> list[Source]:
 
 
 def is_script(job: str) -> bool:
-    """Return whether JOB is a finished script, by its name or its first line."""
+    """Return whether JOB is the file of a finished script, by its suffix or its first line."""
     path = Path(job)
     if job.endswith((".yaml", ".yml")) or not path.exists():
         return False
@@ -156,25 +161,25 @@ def is_script(job: str) -> bool:
 
 def read_source(name: str) -> Source:
     """Return the whole file as one script, whatever its name; raise DocumentError as `sources` does."""
-    shown = "<stdin>" if name == STDIN else name
+    label = "<stdin>" if name == STDIN else name
     try:
-        limit = MAX_BYTES + 1
+        limit = MAX_BYTES + 1  # a byte more shows that the file is too large
         data = sys.stdin.buffer.read(limit) if name == STDIN else read_start(Path(name), limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
-        raise DocumentError.of(f"can't read {shown}: {why}", fix=near_file(name)) from error
+        raise DocumentError.of(f"can't read {label}: {why}", fix=near_file(name)) from error
     if len(data) > MAX_BYTES:
-        what = f"{shown} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
+        what = f"{label} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
         raise DocumentError.of(what, fix="keep the data in a file of its own")
-    return Source(file=shown, data=data)
+    return Source(file=label, data=data)
 
 
 def _written_scripts(block: CodeBlock) -> Iterator[CodeBlock]:
     """Yield the scripts that a block writes with cat > job.sh <<'EOF'; without such a script, the block."""
     matches = [*_HEREDOC.finditer(block.text)]
     for match in matches:
-        before = block.text.count("\n", 0, match.start("script"))
-        yield CodeBlock(match["script"], block.line + before, block.indents[before:])
+        lines_before = block.text.count("\n", 0, match.start("script"))
+        yield CodeBlock(match["script"], block.line + lines_before, block.indents[lines_before:])
     if not matches:
         yield block
 
@@ -185,7 +190,9 @@ def scripts_of(document: Source) -> list[Source]:
     all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
     for block in (script for block_of_page in all_blocks for script in _written_scripts(block_of_page)):
         script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
-        is_indented = _INDENTED.match(script) is not None  # a reader copies the indent too
+        is_indented = (
+            _INDENTED.match(script) is not None
+        )  # a reader copies the blanks too: SB101 reports them
         if _DIRECTIVE.search(script) or is_indented:
             if not (is_indented or _FIRST_LINE.match(script)):
                 script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1

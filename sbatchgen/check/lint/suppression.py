@@ -16,14 +16,14 @@ from sbatchgen.check.rules.comments import KINDS, RULES, AppliedComments, Suppre
 _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
 )
-_NAME = re.compile(r"\w+")
+_NAME = re.compile(r"\w+")  # the name of a rule in a comment
 _LINTER_COMMENT = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
-_WHOLE_SCRIPT = (0, 0)  # the lines of a comment for the whole script
+_WHOLE_SCRIPT = (0, 0)  # the first and last line of the range of a comment for the whole script
 
 
 def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
     """Yield the suppressions in a script's lines."""
-    following = _WHOLE_SCRIPT
+    next_command = _WHOLE_SCRIPT  # the lines of the command after the comment
     for number, line in enumerate(lines, start=1):
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
         if not match:
@@ -32,9 +32,9 @@ def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
         if match["kind"] == "disable-file":
             covered = _WHOLE_SCRIPT
         elif not line[: match.start()].strip():
-            if following[0] <= number:  # else several comments are before the same line
-                following = _next_command(lines, number)
-            covered = following
+            if next_command[0] <= number:  # else several comments are before the same command
+                next_command = _next_command(lines, number)
+            covered = next_command
         names = list(_NAME.finditer(line, *match.span("rules"))) if match["rules"] else []
         for start, end, name in [(*name.span(), name[0]) for name in names] or [(*match.span(), "")]:
             at = Place(f"{file}:{number}:{start + 1}", number, start + 1, end + 1)
@@ -91,5 +91,5 @@ def apply_suppressions(
     unused = (comment for comment in comments if (comment.lines, comment.rule) not in used)
     idle = [comment for comment in unused if starts_id(comment.rule, certain)]
     applied = AppliedComments(comments=comments, idle=idle, rules=rules)
-    about = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
-    return [*remaining, *drop_suppressed(about, comments)[0]]
+    about_comments = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
+    return [*remaining, *drop_suppressed(about_comments, comments)[0]]

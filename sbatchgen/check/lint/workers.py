@@ -38,11 +38,11 @@ def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> li
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
     """Block Ctrl-C in this thread, and in processes that are forked meanwhile."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
 
 def _end_with_parent() -> None:

@@ -10,8 +10,8 @@ from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.rules.rule import Hit, Rules
 
-KINDS = ("disable", "disable-file")
-SHELLCHECK = re.compile(r"SC\d{1,4}")
+KINDS = ("disable", "disable-file")  # the words before = in a comment
+SHELLCHECK = re.compile(r"SC\d{1,4}")  # the id of a rule of shellcheck
 # Rules that were removed: people may still name them in comments, settings and profiles.
 _IDS = """
 SB010 SB027 SB031 SB103 SB109 SB116 SB118 SB120 SB121 SB123 SB124 SB128 SB134 SB139 SB141 SB211 SB217

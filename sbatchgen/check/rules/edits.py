@@ -31,7 +31,7 @@ def insert_line_before(script: JobScript, command: Command, text: str) -> tuple[
     The result is () if the command does not always run, or if other text precedes the command in its line.
     """
     line = _line(script, command.line)
-    if not _is_own(script, command) or line[: command.column - 1].strip():
+    if not _always_runs(script, command) or line[: command.column - 1].strip():
         return ()
     return (Edit(command.line, 1, 1, f"{text}\n"),)
 
@@ -42,15 +42,18 @@ def insert_line_after(script: JobScript, command: Command, text: str) -> tuple[E
     The result is () if the command does not always run, or if other text follows its & in the line.
     """
     line = _line(script, command.end_line)
-    if not _is_own(script, command) or not re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]):
+    if not _always_runs(script, command) or not re.fullmatch(
+        r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]
+    ):
         return ()
     return (Edit(command.end_line, len(line) + 1, 0, f"\n{text}"),)
 
 
-def _is_own(script: JobScript, command: Command) -> bool:
+def _always_runs(script: JobScript, command: Command) -> bool:
     """Return whether the script's own text holds a command, and the script always runs the command."""
     return command.context.top and command.source is script.body.source
 
 
 def _line(script: JobScript, number: int) -> str:
+    """Return a line of the script; "" for a number without a line."""
     return script.lines[number - 1] if 0 < number <= len(script.lines) else ""

@@ -46,12 +46,12 @@ def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
     return tuple(rule for path in paths for rule in import_module(f"sbatchgen.{path}").RULES)
 
 
-_Group = tuple[tuple[str, ...], list[Rule[Any]]]
+_Group = tuple[tuple[str, ...], list[Rule[Any]]]  # words, and the rules that need one of them in a script
 
 
 @cache
 def _grouped(rules: tuple[Rule[Any], ...], *, known: bool) -> list[_Group]:
-    """Group rules by their words; if no cluster is known, skip the rules that need a cluster."""
+    """Group rules by their words; without a known cluster, skip the rules that need a cluster."""
     groups: dict[tuple[str, ...], list[Rule[Any]]] = {}
     for rule in rules:
         if known or rule.has_defaults or not rule.about_fit:
@@ -69,11 +69,11 @@ def candidates(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[Any
 
     The others need a word that the script lacks, or a cluster, and none is known.
     """
-    wanted, has = [], cache(script.text.__contains__)  # several rules name the same word
+    chosen, text_has = [], cache(script.text.__contains__)  # cached, as several rules name the same word
     for words, group in _grouped(rules, known=script.knows_cluster):
-        if not words or any(map(has, words)):
-            wanted += group
-    return wanted
+        if not words or any(map(text_has, words)):
+            chosen += group
+    return chosen
 
 
 def findings(rule: Rule[Any], job: Subject) -> list[Finding]:

@@ -226,8 +226,8 @@ def _options_work(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB223", "error", "a required option is missing, or its value is not allowed")
 def _required_options(job: Job) -> Iterator[Hit]:
-    for name in job.profile.required:
-        option = name.replace("_", "-")
+    for key in job.profile.required:
+        option = key.replace("_", "-")
         if option not in job.resources and option in specs(job.slurm):
             what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
             yield Hit(option, what, f"add --{option} ...")

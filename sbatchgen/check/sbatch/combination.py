@@ -16,7 +16,7 @@ from sbatchgen.check.sbatch.values import RefusedError, count, node_range
 INVALID = "Invalid generic resource (gres) specification"
 MIXED = "Invalid GRES specification (with and without type identification)"
 _FAILED = "Failed to validate job spec"
-_UNLIMITED = 2**32
+_UNLIMITED = 2**32  # more nodes than any job has
 # With these options, counts are not checked: Slurm derives other counts, or another cluster decides.
 _UNCHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
@@ -58,6 +58,7 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
 
 
 def _is_zero(number: str) -> bool:
+    """Return whether a text is empty or holds only zeros."""
     return not number.strip("0")
 
 
@@ -80,7 +81,7 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
 
 
 def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
-    """Return the smallest and the largest number of nodes in --nodes and --nodelist."""
+    """Return the smallest and the largest number of nodes that the options allow."""
     low, high = node_range(options["nodes"], slurm=slurm) if "nodes" in options else (0, None)
     if "nodelist" in options:
         low, high = max(low, len({*hosts(options["nodelist"])})), None
@@ -109,8 +110,9 @@ def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], sl
     if for_node and for_job % for_node:
         yield f"{_FAILED}, {flag} is not multiple of {each_node}"
     if for_node and for_job and not low <= for_job // for_node <= high:
-        wanted = f"Based on --{name} and {each_node} required nodes ({for_job // for_node})"
-        yield f"{_FAILED}. {wanted} doesn't fall between min_nodes ({low}) and max_nodes ({high}) boundaries."
+        required = f"Based on --{name} and {each_node} required nodes ({for_job // for_node})"
+        bounds = f"min_nodes ({low}) and max_nodes ({high}) boundaries."
+        yield f"{_FAILED}. {required} doesn't fall between {bounds}"
     if 0 < for_job < low:
         yield f"{_FAILED}, {flag} < -N"
     if for_task:
@@ -130,10 +132,10 @@ def _task_faults(
     if for_job and tasks not in (None, for_job // for_task):
         differ = "number of requested tasks differ from -n/--ntasks."
         yield f"{_FAILED}. Based on --gpus and {each_task} {differ}"
-    implied = slurm < "23.02" and "ntasks-per-node" in options
-    if not (for_job or implied) and tasks is None:
-        either = "" if slurm < "23.02" else " or --tres-per-task"
-        yield f"{_FAILED}. {each_task}{either} used without either --gpus or -n/--ntasks is not allowed."
+    implies_tasks = slurm < "23.02" and "ntasks-per-node" in options
+    if not (for_job or implies_tasks) and tasks is None:
+        or_tres = "" if slurm < "23.02" else " or --tres-per-task"
+        yield f"{_FAILED}. {each_task}{or_tres} used without either --gpus or -n/--ntasks is not allowed."
     if for_node % for_task:
         yield f"{_FAILED}, {each_node} not multiple of {each_task}."
     per_node = options.get("ntasks-per-node")

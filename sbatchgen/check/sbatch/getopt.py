@@ -20,7 +20,7 @@ class Option:
 
     spec: Spec  # the row of the option in the table of options
     word: Token  # the word that names the option, such as -t10 or --part=gpu
-    value: str | None = None  # its argument, or None
+    value: str | None = None  # its argument; None without an argument
     # The word that holds the argument; `word` in --name=VALUE and -nVALUE.
     value_word: Token | None = None
     value_start: int = 0  # the offset of the argument in value_word's text
@@ -46,13 +46,13 @@ class Stop:
     """The place where getopt stops: its complaint, or a word that is not an option."""
 
     word: Token
-    complaint: str = ""
+    complaint: str = ""  # getopt's message; "" for a word that is not an option
 
 
 def winning_use(before: Option | None, use: Option, slurm: str) -> Option:
-    """Return the use that counts if an option is repeated: the last use, or both lists of --mail-type.
+    """Return the use that counts of two uses of an option: the later one, or for --mail-type both together.
 
-    NONE asks for no event, even in a list. Source: arg_set_mail_type of slurm_opt.c.
+    NONE in a list asks for no event. Source: arg_set_mail_type of slurm_opt.c.
     """
     if before is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
         return use
@@ -82,11 +82,12 @@ def scan(
         for last in items[-1:]:
             if isinstance(last, Stop) and not past_stops:
                 return
-            used = last.word if isinstance(last, Stop) else last.value_word
-            at += used is following
+            last_word = last.word if isinstance(last, Stop) else last.value_word
+            at += last_word is following  # the next word was the argument, or the word after --
 
 
 def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
+    """Return the option in a word such as --nodes=2; `following` is the next word."""
     name, equals, value = word.text[2:].partition("=")
     exact = table.get(name)
     matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
@@ -111,19 +112,23 @@ def _letter_options(
         if spec is None:
             yield Stop(word=word, complaint=f"invalid option -- '{letter}'")
             return
-        is_last = spec.argument is not HasArgument.NONE
-        glued = (is_last and word.text[end:]) or None
-        yield _option(spec, word, following, glued, f"option requires an argument -- '{letter}'")
-        if is_last:
+        may_have_argument = spec.argument is not HasArgument.NONE
+        attached = (may_have_argument and word.text[end:]) or None  # 4 in -n4
+        yield _option(spec, word, following, attached, f"option requires an argument -- '{letter}'")
+        if may_have_argument:
             return
 
 
 def _option(
-    spec: Spec, word: Token, following: Token | None, glued: str | None, complaint: str
+    spec: Spec, word: Token, following: Token | None, attached: str | None, complaint: str
 ) -> Option | Stop:
-    if glued is not None:
-        start = len(word.text) - len(glued)
-        return Option(spec=spec, word=word, value=glued, value_word=word, value_start=start)
+    """Return an option with its argument: `attached` to its word, or the following word.
+
+    If neither is there, the result is a Stop with the complaint.
+    """
+    if attached is not None:
+        start = len(word.text) - len(attached)
+        return Option(spec=spec, word=word, value=attached, value_word=word, value_start=start)
     if spec.argument is not HasArgument.REQUIRED:
         return Option(spec=spec, word=word)
     if following is None:

@@ -16,23 +16,29 @@ from sbatchgen.check.sbatch.option_table import line_of
 from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
-_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)  # the start of a line without a #
 # A line that may be a directive. The pattern starts with the literal #, so that the search is fast. Its
 # repetition is bounded, as each # of a long line may start a match.
 _CANDIDATE = re.compile(r"#(?<!##)[ \t#]{0,99}(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)
+# Such as ` #SBATCH`, `# SBATCH` and `##SBATCH`.
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
 _DISABLED = re.compile(r"##|#[ \t]+##")  # also `# ##SBATCH`
+# A piece of a word: plain characters, an escaped character, or a quoted string.
 _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
 # Before 24.05, `\ ` ended a word; from 24.05 on, it is a space in the word.
-_WORDS = {spaces: re.compile(rf"(?:{_PIECE}{more})*") for spaces, more in ((False, ""), (True, r"|\\ "))}
+_WORDS = {  # whether a word may hold an escaped space -> the pattern of a word
+    False: re.compile(rf"(?:{_PIECE})*"),
+    True: re.compile(rf"(?:{_PIECE}|\\ )*"),
+}
 _PIECES = re.compile(rf"{_PIECE}|\\ ")
-_QUOTING = re.compile(r"""["'\\#]""")
+_QUOTING = re.compile(r"""["'\\#]""")  # a word without these characters stays as it is
 _ESCAPE = re.compile(r"\\(.)")
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 _FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB up to this number of lines without a #
 
-_SLURM_LINE = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
-# Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF, RFC 36 of Flux.
+_DIRECTIVE_OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
+# The directives of other schedulers. Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF,
+# RFC 36 of Flux.
 _SCHEDULERS = {
     "PBS": re.compile(r"^#PBS[ \t]+-.*", re.MULTILINE),
     "LSF": re.compile(r"^#BSUB[ \t]+-.*", re.MULTILINE),
@@ -119,11 +125,11 @@ def other_scheduler(text: str) -> OtherScheduler | None:
 
     The result is None without such directives, and if any line looks like a directive of Slurm.
     """
-    if _SLURM_LINE.search(text):
+    if _DIRECTIVE_OF_SLURM.search(text):
         return None
     command = _COMMAND.search(text)
-    for name, form in _SCHEDULERS.items():
-        if matches := [*form.finditer(text, 0, command.start() if command else len(text))]:
+    for name, pattern in _SCHEDULERS.items():
+        if matches := [*pattern.finditer(text, 0, command.start() if command else len(text))]:
             lines = tuple(text.count("\n", 0, match.start()) + 1 for match in matches)
             return OtherScheduler(name, lines, matches[0][0].partition("-")[0].rstrip())
     return None
@@ -131,19 +137,23 @@ def other_scheduler(text: str) -> OtherScheduler | None:
 
 def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
     """Return the directives of a script, and the lines that look like directives, in order."""
-    spaces = line_of(slurm) >= "24.05" or "\\ " not in text  # whether a word may hold an escaped space
-    return _directives(text, spaces=spaces)
+    # Without an escaped space in the text, all releases read the same words, so one cached result serves all.
+    takes_escaped_space = line_of(slurm) >= "24.05" or "\\ " not in text
+    return _directives(text, takes_escaped_space=takes_escaped_space)
 
 
 @lru_cache(maxsize=2)  # rules read a script as several releases do
-def _directives(text: str, *, spaces: bool) -> tuple[Directive, ...]:
-    return tuple(_directive_lines(text, spaces=spaces))
+def _directives(text: str, *, takes_escaped_space: bool) -> tuple[Directive, ...]:
+    """Return the lines of `directives`; a word may hold an escaped space if `takes_escaped_space`."""
+    return tuple(_directive_lines(text, takes_escaped_space=takes_escaped_space))
 
 
-def _directive_lines(text: str, *, spaces: bool) -> Iterator[Directive]:
+def _directive_lines(text: str, *, takes_escaped_space: bool) -> Iterator[Directive]:
+    """Yield the lines of `directives`."""
     command = _COMMAND.search(text)
     end = command.start() if command else len(text)
-    component, number, comments, at = 0, 1, 0, 0
+    component, number = 0, 1  # the number of the current component, and of the current line
+    comments, at = 0, 0  # the lines with a # that were passed, and the offset of the current line
     for match in _CANDIDATE.finditer(text):
         start = text.rfind("\n", at, match.start()) + 1 or at
         line = text[start : match.end()]
@@ -155,28 +165,32 @@ def _directive_lines(text: str, *, spaces: bool) -> Iterator[Directive]:
         mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
         kind = _MARKS.get(mark)
         if kind in FOREIGN_KINDS:
-            if number - comments - 2 <= _FOREIGN_LINES:
-                yield _read_directive(line, number, -1, mark, spaces=spaces)
+            if number - comments - 2 <= _FOREIGN_LINES:  # neither the first line nor this line counts
+                yield _read_directive(line, number, -1, mark, takes_escaped_space=takes_escaped_space)
         elif kind and at > end:
             yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
         elif kind:
             separator = _SEPARATOR.match(line, _skip_blanks(line, len(mark)))
             component += separator is not None
-            read = _read_directive(line, number, component, mark, spaces=spaces)
-            yield replace(read, kind=Kind.SEPARATOR) if separator else read
+            directive = _read_directive(
+                line, number, component, mark, takes_escaped_space=takes_escaped_space
+            )
+            yield replace(directive, kind=Kind.SEPARATOR) if separator else directive
         elif _LOOKALIKE.match(line):
             column = line.index("#") + 1
             kind = Kind.DISABLED if _DISABLED.match(line, column - 1) else Kind.LOOKALIKE
             yield Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _read_directive(line: str, number: int, component: int, mark: str, *, spaces: bool) -> Directive:
-    """Return a line as a directive, with its words up to a fault."""
+def _read_directive(
+    line: str, number: int, component: int, mark: str, *, takes_escaped_space: bool
+) -> Directive:
+    """Return a line that starts with `mark` as a directive, with its words up to a fault."""
     at = _skip_blanks(line, len(mark))
     words: list[Token] = []
     fault = ""
     while not _SEPARATOR.match(line, start := _skip_blanks(line, at)):
-        match = _WORDS[spaces].match(line, start)
+        match = _WORDS[takes_escaped_space].match(line, start)
         stop = match.end() if match else start
         if line[start : start + 1] == ":":
             fault = f"Unexpected `:` in [{line[at:]}]"
@@ -186,7 +200,7 @@ def _read_directive(line: str, number: int, component: int, mark: str, *, spaces
         if fault or not text:  # no word follows: the line ends, a comment begins, or quotes are empty
             break
         words.append(Token(text=text, line=number, column=start + 1, end=stop + 1))
-        at = stop + (line[stop : stop + 1] == "\\")
+        at = stop + (line[stop : stop + 1] == "\\")  # past the backslash of an escaped space that ends a word
     return Directive(
         kind=_MARKS[mark],
         text=line,
@@ -207,5 +221,6 @@ def _unquoted(word: str) -> str:
 
 
 def _skip_blanks(line: str, at: int) -> int:
+    """Return the offset of the first character from `at` on that is no blank."""
     match = _BLANKS.match(line, at)
     return match.end() if match else at

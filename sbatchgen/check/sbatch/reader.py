@@ -59,15 +59,16 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
     refusal, has_foreign, release = None, False, line_of(slurm)
     try:
         check_file(script)
-        for part in _component_lines(lines):
-            before = components[-1].options if components else {}
-            carried = {name: use for name, use in before.items() if not use.spec.per_component}
-            component = Component(options=carried)
+        for component_lines in _component_lines(lines):
+            previous = components[-1].options if components else {}
+            inherited = {name: use for name, use in previous.items() if not use.spec.per_component}
+            component = Component(options=inherited)
             components.append(component)
-            _read_options(component, part, table, release)
-            has_foreign |= "ignore-pbs" not in carried and any(line.kind in FOREIGN_KINDS for line in lines)
+            _read_options(component, component_lines, table, release)
+            options = component.options
+            has_foreign |= "ignore-pbs" not in options and any(line.kind in FOREIGN_KINDS for line in lines)
             if not has_foreign:
-                check_options({name: use.value or "" for name, use in carried.items()}, slurm=release)
+                check_options({name: use.value or "" for name, use in options.items()}, slurm=release)
     except RefusedError as error:
         refusal = Message(*error.args)
     return Script(directives=lines, components=tuple(components), refusal=refusal, has_foreign=has_foreign)
@@ -81,7 +82,7 @@ def _read_options(
         component.uses.append(option)
         if option.spec.early:
             continue
-        if option.name != "hint":
+        if option.name != "hint":  # sbatch drops a --hint beside its rivals, which later lines may hold
             _check_option(option, slurm)
         component.options[option.name] = winning_use(component.options.get(option.name), option, slurm)
     hint = component.options.get("hint")
@@ -90,6 +91,7 @@ def _read_options(
 
 
 def _check_option(option: Option, slurm: str) -> None:
+    """Raise RefusedError, with the place of the option, if sbatch refuses its value."""
     try:
         if option.value is not None:
             check_value(option.name, option.value, slurm=slurm)
@@ -99,10 +101,10 @@ def _check_option(option: Option, slurm: str) -> None:
 
 def _component_lines(lines: Iterable[Directive]) -> list[list[Directive]]:
     """Return the directives of each component, in order."""
-    read = [line for line in lines if line.kind in READ_KINDS]
-    count = 1 + max((line.component for line in read), default=0)
+    lines_read = [line for line in lines if line.kind in READ_KINDS]
+    count = 1 + max((line.component for line in lines_read), default=0)
     numbers = range(min(count, MAX_COMPONENTS))
-    return [[line for line in read if line.component == number] for number in numbers]
+    return [[line for line in lines_read if line.component == number] for number in numbers]
 
 
 def _scanned_options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:

@@ -1,8 +1,7 @@
 """The values that sbatch itself checks: times, sizes, counts, signals and words.
 
 sbatch of each release refuses the values that this module refuses. Some rare values pass here, and sbatch
-refuses them. Source: sbatch(1), Slurm 22.05 to
-26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+refuses them. Source: sbatch(1), Slurm 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
 import re
@@ -12,57 +11,64 @@ from typing import NamedTuple
 from sbatchgen.base import units
 from sbatchgen.check.sbatch.option_table import value_kinds
 
-BLANKS = " \t\n\v\f\r"
+BLANKS = " \t\n\v\f\r"  # the blanks of C's isspace
 INFINITE = 0xFFFFFFFF  # the number of minutes that means "no time limit"
 _MAIL_EVENTS = """
 NONE BEGIN END FAIL REQUEUE ALL INVALID_DEPEND STAGE_OUT ARRAY_TASKS TIME_LIMIT TIME_LIMIT_50 TIME_LIMIT_80
 TIME_LIMIT_90
 """
 MAIL_EVENTS = frozenset(_MAIL_EVENTS.split())
+# A value of --signal, such as B:USR1@120: flags, the signal, and the seconds before the time limit.
 _SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re.IGNORECASE | re.ASCII)
 _SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
 _SIGNALS = frozenset(_SIGNAL_NAMES.split())
+_DEFAULT_LEAD_S, _LEAD_MAX_S = 60, 0xFFFF  # seconds before the time limit: without @, and at most
 _COUNT = re.compile(r"\s*\+?([0-9]+)")
 _NEGATIVE = re.compile("-[0-9]+")
-_DAYS = re.compile("[0-9]+-")
-_SIZE = "[0-9]+(?:-[0-9]+(?::[0-9]+)?)?"
-_SIZES = re.compile(f"(?=.*[,:]){_SIZE}(?:,{_SIZE})*")
-_NODES = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
-_LIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"
-_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"
+_DAYS = re.compile("[0-9]+-")  # a time that is only days, such as 2-
+_NODE_COUNT = "[0-9]+(?:-[0-9]+(?::[0-9]+)?)?"  # such as 4, 2-8 and 1-15:4
+_NODE_LIST = re.compile(f"(?=.*[,:]){_NODE_COUNT}(?:,{_NODE_COUNT})*")
+# A range of nodes, such as 4, 2-8, 1k and 2-.
+_NODE_RANGE = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
+# Parts of _PATTERNS, by the option whose values they match.
+_RLIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"  # --propagate: CORE
+_GPU_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"  # --gpu-freq: memory=high
+# --begin and --deadline: a day, a date such as 2026-01-31 or 1/31/26, 23:59, 9:30 am, noon, now+2hours.
 _DAY = "(0?[1-9]|[12][0-9]|3[01])"
 _DATE = (
     rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(?!\d\b){_DAY}|(0?[1-9]|1[0-2])[/.]{_DAY}([/.][0-9]{{2}})?"
     r"|(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([0-9]{2})?"
 )
 _HOUR = "([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?"
-_MORNING = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"
+_AM_PM = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"
 # sbatch takes a capital T for the separator between a date and an hour.
-_WORD = r"(?-i:t)(oday|omorrow|eatime)|midnight|noon|fika|elevenses|uts[0-9]+"
-_FROM_NOW = rf"now\s*([+-]\s*[0-9]+\s*((second|minute|hour|day|week)s?\s*({_WORD})?)?\s*)?"
-_RATE = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"
-_BIND = "(quiet|q|verbose|v|none|no|rank|local|prefer|p|sort|nosort|help|ma(p|sk)_mem:[0-9a-fx,]+)"
-_SHARING = "(disable-binding|enforce-binding|(one-task|multiple-tasks)-per-sharing)"
-_FREQUENCY = "([1-9]|lo|hi|me)[^:-]*"  # sbatch compares the first two letters of a word
-_GOVERNOR = "(co|on|pe|po|us|sc)[^:-]*"
-_PATTERNS = {
-    "acctg-freq": f"(({_RATE})?(,|$))*",
-    "cpu-freq": f"{_FREQUENCY}|{_GOVERNOR}|{_FREQUENCY}-{_FREQUENCY}(:(?!.*,){_GOVERNOR})?",
+_TIME_WORD = r"(?-i:t)(oday|omorrow|eatime)|midnight|noon|fika|elevenses|uts[0-9]+"
+_FROM_NOW = rf"now\s*([+-]\s*[0-9]+\s*((second|minute|hour|day|week)s?\s*({_TIME_WORD})?)?\s*)?"
+_SAMPLING = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"  # --acctg-freq: task=30
+# --mem-bind: local or map_mem:0,1. After it --gres-flags.
+_MEM_BIND = "(quiet|q|verbose|v|none|no|rank|local|prefer|p|sort|nosort|help|ma(p|sk)_mem:[0-9a-fx,]+)"
+_GRES_SHARING = "(disable-binding|enforce-binding|(one-task|multiple-tasks)-per-sharing)"
+# --cpu-freq: 2400000, high, performance.
+_CPU_CLOCK = "([1-9]|lo|hi|me)[^:-]*"  # sbatch compares the first two letters of a word
+_CPU_GOVERNOR = "(co|on|pe|po|us|sc)[^:-]*"
+_PATTERNS = {  # kind of value in options.txt -> all values that sbatch of any release takes
+    "acctg-freq": f"(({_SAMPLING})?(,|$))*",
+    "cpu-freq": f"{_CPU_CLOCK}|{_CPU_GOVERNOR}|{_CPU_CLOCK}-{_CPU_CLOCK}(:(?!.*,){_CPU_GOVERNOR})?",
     "distribution": r"(plane|(no)?pack).*|arbitrary|hostfile|:*(block|cyclic|\*)[:*a-z]*(,(no)?pack)?",
     "exclusive": "|exclusive|oversubscribe|user|mcs|topo|allocation",
     "sockets": r"([0-9-]*|\*)(:([0-9-]*|\*)){0,2}|(([0-9-]*|\*):){3}.*",
     "file": ".+",
     "gpu-bind": "(verbose,)?(closest.*|none.*|per_task:.*|single:.*|ma(p|sk)(_gpu)?:.*)|verbose,?",
-    "gpu-freq": f"{_CLOCK}(,{_CLOCK})*",
-    "gres-flags": f"({_SHARING}(,{_SHARING})*)?",
+    "gpu-freq": f"{_GPU_CLOCK}(,{_GPU_CLOCK})*",
+    "gres-flags": f"({_GRES_SHARING}(,{_GRES_SHARING})*)?",
     "hint": "((compute_bound|memory_bound|(no)?multithread)([,;]|$))+",
-    "mem-bind": f"{_BIND}([,;]{_BIND})*",
-    "moment": rf"(?=.*\w)[\sT-]*(({_MORNING}|{_HOUR}|{_DATE}|{_WORD})[\sT-]*){{0,9}}({_FROM_NOW})?",
+    "mem-bind": f"{_MEM_BIND}([,;]{_MEM_BIND})*",
+    "moment": rf"(?=.*\w)[\sT-]*(({_AM_PM}|{_HOUR}|{_DATE}|{_TIME_WORD})[\sT-]*){{0,9}}({_FROM_NOW})?",
     "no-kill": "|no|off|set",
     "open-mode": "[at].*",
     "priority": "[^-].*|-[^1-9]*|",
     "profile": ".*(all|energy|lustre|network|none|task).*",
-    "propagate": f"|(?-i:{_LIMIT}(,{_LIMIT})*)",
+    "propagate": f"|(?-i:{_RLIMIT}(,{_RLIMIT})*)",
     "requeue": "|expedite",
     "segment": r"\s*\+?\d*",
     "specialized": r"\s*\+?\d*",
@@ -71,12 +77,12 @@ _PATTERNS = {
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }
-# Kind of value, first release, first release after the last, and the pattern of all values that they take.
+# Patterns of some releases: kind of value, the first release, the first release after the last, the pattern.
 _RELEASE_PATTERNS = (
     ("gres-flags", "", "23.11", "(disable|enforce)-binding"),
     ("cpu-freq", "26.05", "99", "[0-9]+|[^0-9][^-]*|.*:.*"),
 )
-_MESSAGES = {
+_MESSAGES = {  # kind of value -> sbatch's message for the option {0} with the value {1}
     "acctg-freq": "Invalid --{0} specification: {1}",
     "cpu-freq": "Invalid --{0} argument",
     "sockets": 'Invalid numeric value "{1}" for -B.',
@@ -136,6 +142,7 @@ def _is_accepted(kind: str, text: str) -> bool:
 
 
 def _matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern matches a whole text, in any case."""
     return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
 
 
@@ -181,10 +188,10 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
 
     Since 23.02 the text may be a list, such as 2,4,8 or 1-15:4.
     """
-    if slurm >= "23.02" and _SIZES.fullmatch(text):
-        sizes = [units.number(size) for size in re.findall("[0-9]+", text.partition(":")[0])]
-        return min(sizes), max(sizes)
-    match = _NODES.fullmatch(text)
+    if slurm >= "23.02" and _NODE_LIST.fullmatch(text):
+        counts = [units.number(digits) for digits in re.findall("[0-9]+", text.partition(":")[0])]
+        return min(counts), max(counts)
+    match = _NODE_RANGE.fullmatch(text)
     if match is None or not (match[1] or match[3]) or (match[2] and not match[1]):
         raise RefusedError(f'"{text}" is not a valid node count')
     low = _nodes(match[1], match[2]) if match[1] else 1
@@ -197,6 +204,7 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
 
 
 def _nodes(digits: str, letters: str) -> int:
+    """Return the number in a count of nodes such as 2k; sbatch reads only the first letter."""
     factors = {"k": 1024, "m": 1024**2}
     return units.number(digits) * (factors[letters[0].lower()] if letters else 1)
 
@@ -209,5 +217,5 @@ def read_signal(text: str) -> Signal | None:
     name = match[2].upper()
     number = units.number(name) if name.isdecimal() else 0
     number = signals.Signals[f"SIG{name}"] if name in _SIGNALS else number
-    lead = units.number(match[4]) if match[3] else 60
-    return Signal(match[1].upper(), int(number), lead) if number and lead <= 0xFFFF else None
+    lead = units.number(match[4]) if match[3] else _DEFAULT_LEAD_S
+    return Signal(match[1].upper(), int(number), lead) if number and lead <= _LEAD_MAX_S else None
