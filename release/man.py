@@ -8,7 +8,7 @@ import click
 
 from sbatchgen import __version__
 from sbatchgen.cli import cli
-from sbatchgen.cli.jobs import ALL
+from sbatchgen.cli.jobs import HELP_ALL
 
 
 class Roff(click.HelpFormatter):
@@ -63,7 +63,7 @@ def _name(context: click.Context) -> str:
 
 def _page(context: click.Context, contexts: Iterable[click.Context]) -> str:
     formatter, name = Roff(), _name(context)
-    context.meta[ALL] = True
+    context.meta[HELP_ALL] = True
     context.command.format_help(context, formatter)
     brief = context.command.get_short_help_str(limit=1000).rstrip(".")
     near = [other for other in contexts if other.parent is context] + [context.parent] * bool(context.parent)

@@ -24,9 +24,11 @@ from sbatchgen.cli.output import (
 )
 
 INTERRUPTED, READER_GONE = 130, 141  # exit statuses as in shells: 128 plus the number of the signal
+# Errors of writing to stdout, such as a full disk. They name no file.
 STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable with which a shell asks for completions
-HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())  # an exception of click 8.2 and newer
+# The exception of click 8.2 and newer for a command that shows its help, as it has no arguments.
+SHOWN_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
 # The groups of the help: each command with its module in this folder, which is loaded when needed.
 GROUPS = {
     "Write a script": {
@@ -82,9 +84,9 @@ class Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Cut the command line at the first `--`, unless names of scripts follow it."""
         name = next((arg for arg in args if not arg.startswith("-")), "")
-        cut = args.index("--") if "--" in args and name not in SCRIPT_COMMANDS else len(args)
-        ctx.obj, ctx.meta[TYPED] = tuple(args[cut + 1 :]), tuple(args)
-        return super().parse_args(ctx, args[:cut])
+        end = args.index("--") if "--" in args and name not in SCRIPT_COMMANDS else len(args)
+        ctx.obj, ctx.meta[TYPED] = tuple(args[end + 1 :]), tuple(args)
+        return super().parse_args(ctx, args[:end])
 
 
 def main(argv: Sequence[str] | None = None, program: click.Command | None = None) -> NoReturn:
@@ -98,7 +100,7 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
         status = end.exit_code
     except (KeyboardInterrupt, click.Abort):
         status = INTERRUPTED
-    except HELP as error:  # a command that needs arguments has none
+    except SHOWN_HELP as error:
         note_lines(error.format_message().split("\n"))
         status = error.exit_code
     except click.ClickException as error:
@@ -143,7 +145,7 @@ def _flush() -> None:
 def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
     """Run a program, then warn of files that its search ignored; return its exit status.
 
-    `meta` gets the notes of the program's context. click's own `main` would treat a broken pipe as a bug.
+    `meta` gets the `meta` of the program's context. click's own `main` would treat a broken pipe as a bug.
     """
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
@@ -167,17 +169,18 @@ def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
 
 def _join_words_of_bash() -> None:
     """Join the words of --profile=lu for click as --profile lu, because bash makes three words of it."""
-    words, at = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
-    places = [place for place, word in enumerate(words) if word != "=" or str(place) == at]
-    if at.isdecimal() and len(words) > int(at):
-        os.environ["COMP_WORDS"] = "\n".join(words[place] for place in places)
-        os.environ["COMP_CWORD"] = str(places.index(int(at)))
+    words, current = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
+    kept = [index for index, word in enumerate(words) if word != "=" or str(index) == current]
+    if current.isdecimal() and len(words) > int(current):
+        os.environ["COMP_WORDS"] = "\n".join(words[index] for index in kept)
+        os.environ["COMP_CWORD"] = str(kept.index(int(current)))
 
 
 def _prepare_streams() -> None:
-    """Replace closed streams, so that no opened file gets their descriptor; writing to stdout then fails.
+    """Open /dev/null in place of closed streams, so that no opened file gets their descriptor.
 
-    Characters that the terminal's encoding lacks are written as escapes.
+    A closed stdout is opened for reading, so that writing to it fails. If the terminal's encoding lacks a
+    character, its escape is written.
     """
     streams = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
     for name, flags, mode in streams:
@@ -189,7 +192,7 @@ def _prepare_streams() -> None:
 
 
 def _report_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) -> int:
-    """Print an error of a file or of stdout, and return the exit status; raise any other error, a bug."""
+    """Print an error of a file or of stdout, and return the exit status; raise others, which are bugs."""
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
     problem = file_problem(error)
@@ -197,7 +200,7 @@ def _report_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) 
         problem = file_problem(OSError(error.errno, error.strerror, "stdout"))
     if problem is None:
         raise error
-    with contextlib.suppress(OSError):  # stdout may be what can't be written
+    with contextlib.suppress(OSError):  # printing may raise the same error again
         return _report([problem], DocumentError.exit_status, typed, meta)
     return DocumentError.exit_status
 
@@ -231,10 +234,10 @@ def completion(shell: str) -> None:
 
 def _completed_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
     """Complete names of commands, or of the commands in the group that was typed."""
-    shown = _context_of(context, context.params["names"] or ())
-    group = shown.command
-    names = group.list_commands(shown) if isinstance(group, click.Group) else []
-    if shown is context.parent:
+    group_context = _context_of(context, context.params["names"] or ())
+    group = group_context.command
+    names = group.list_commands(group_context) if isinstance(group, click.Group) else []
+    if group_context is context.parent:
         names = [*names, "guide", "script"]
     return [name for name in names if name.startswith(incomplete)]
 
@@ -277,14 +280,14 @@ def _show_guide(*names: str, others: Sequence[str]) -> None:
 
 
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:
-    """Return the context of the command that names lead to, from the parent of `context`."""
+    """Return the context of the command with these names, such as profile check, below `context`'s parent."""
     assert context.parent is not None  # noqa: S101
-    shown = context.parent
+    found = context.parent
     for name in names:
-        if not isinstance(shown.command, click.Group):
+        if not isinstance(found.command, click.Group):
             raise click.UsageError(f"unexpected extra argument ({name})", context)
-        command = shown.command.get_command(shown, name)
+        command = found.command.get_command(found, name)
         if command is None:
-            raise click.UsageError(f"No such command '{name}'.", shown)
-        shown = click.Context(command, info_name=name, parent=shown)
-    return shown
+            raise click.UsageError(f"No such command '{name}'.", found)
+        found = click.Context(command, info_name=name, parent=found)
+    return found

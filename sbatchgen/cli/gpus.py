@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.starts.needs import Pace
     from sbatchgen.jobs.starts.prospect import Prospects
 
-WATCH_S, SHORTEST_S = 30, 5  # pause between two questions to Slurm, whose manual pages ask for few questions
+# Seconds between two questions to Slurm, whose manual pages ask for few questions.
+DEFAULT_WATCH_S = 30
+SHORTEST_WATCH_S = 5
 
 
 @click.command(cls=JobCommand, usage="[OPTIONS] [--for JOB [OPTIONS OF RENDER]]")
@@ -36,10 +38,10 @@ WATCH_S, SHORTEST_S = 30, 5  # pause between two questions to Slurm, whose manua
 @click.option(
     "--watch",
     metavar="[SECONDS]",
-    type=click.IntRange(min=SHORTEST_S),
+    type=click.IntRange(min=SHORTEST_WATCH_S),
     is_flag=False,
-    flag_value=WATCH_S,
-    help=f"Show it again every {WATCH_S} seconds, or at this interval.",
+    flag_value=DEFAULT_WATCH_S,
+    help=f"Show it again every {DEFAULT_WATCH_S} seconds, or at this interval.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @FORMAT
@@ -64,10 +66,10 @@ def gpus(
     show = partial(_show_room, of_job or "", args, job_options, form)
     if of_job is None:
         partition = job_options.pop("partition")
-        if others := [name for name, value in job_options.items() if value not in (None, ())]:
-            what = f"--{others[0].replace('_', '-')} is about a job, and no job is named"
+        if job_flags := [name for name, value in job_options.items() if value not in (None, ())]:
+            what = f"--{job_flags[0].replace('_', '-')} is about a job, and no job is named"
             fix = "add --for ddp"
-            if others == ["profile"]:
+            if job_flags == ["profile"]:
                 what = "gpus asks the Slurm of this machine: without a job, it takes no --profile"
                 fix = "leave it out, or name a job: --for ddp"
             raise CommandLineError.of(what, fix=fix)
@@ -105,12 +107,12 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     _refuse_without_slurm(resolved)
     report(check(resolved))
     resources, moment = resolved.resources, read_moment(os.environ, queue=False)
-    known = moment.partitions
-    availabilities = rooms(resources, moment.nodes, moment.gpus, known, moment.settings)
+    partitions = moment.partitions
+    availabilities = rooms(resources, moment.nodes, moment.gpus, partitions, moment.settings)
     if not availabilities:
-        partitions = f"partition '{','.join(resources.partitions)}'"
-        name = partitions if "partition" in resources else "default partition"
-        fix = f"known: {', '.join(partition.name for partition in known)}"
+        requested = f"partition '{','.join(resources.partitions)}'"
+        name = requested if "partition" in resources else "default partition"
+        fix = f"known: {', '.join(partition.name for partition in partitions)}"
         at = str(resolved.origin("options.partition"))
         raise FitError.of(f"this cluster has no {name}", at=at, fix=fix)
     put_in_form(form, RoomOutput(partitions=availabilities), screen.room_as_text(availabilities))
@@ -149,8 +151,8 @@ def find_and_record_starts(
     from sbatchgen.jobs.starts.moment import read_moment
     from sbatchgen.jobs.starts.prospects import starts
 
-    first = request_of(job, args, job_options)
-    resolved, named = first.resolved, job_options["partition"]
+    typed_request = request_of(job, args, job_options)
+    resolved, has_partition = typed_request.resolved, bool(job_options["partition"])
     _refuse_without_slurm(resolved)
     if fit and not resolved.restartable:
         options = ["--resume auto"] if not resolved.stoppable else []
@@ -161,19 +163,25 @@ def find_and_record_starts(
     report(finding for finding in errors if not finding.about_fit)
     set_answer_limit(resolved.profile.answer_within)
     moment = read_moment(os.environ)
-    known = {"profile": first.rerun[4]}  # so the note about the default profile is printed only once
+    profile = typed_request.rerun[4]  # of sbatchgen render JOB --profile PROFILE
+    named_profile = {"profile": profile}  # so the note about the default profile is printed only once
     defaults = [partition.name for partition in moment.partitions if partition.default]
-    names = [*resolved.resources.partitions] or defaults
-    names += [] if named else map(str, resolved.profile.partitions)
+    partitions = [*resolved.resources.partitions] or defaults
+    partitions += [] if has_partition else map(str, resolved.profile.partitions)
 
-    def ask(more: Mapping[str, str]) -> Request:
-        options = {name.replace("-", "_"): value for name, value in more.items()}
-        return request_of(job, args, {**job_options, **known, **options}) if more else first
+    def request_with(changes: Mapping[str, str]) -> Request:
+        """Return the request with other options, such as those of another shape."""
+        options = {name.replace("-", "_"): value for name, value in changes.items()}
+        return (
+            request_of(job, args, {**job_options, **named_profile, **options}) if changes else typed_request
+        )
 
-    answer = starts(ask, names, moment, os.environ, _pace(needs, resolved), fit=fit)
-    rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
-    shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows])
-    shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows if row.job})
+    answer = starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
+    rows_and_starts = [
+        (row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start
+    ]
+    shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows_and_starts])
+    shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows_and_starts if row.job})
     return answer
 
 

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 
 
 FILES_ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that is set if the job's files are on another machine
-ALL = "sbatchgen.all"  # key in the `meta` of a context whose help shows all options
-
+HELP_ALL = "sbatchgen.all"  # key in the `meta` of a context whose help shows all options
 
 NEEDS = click.option(
     "--needs", metavar="TIME", help="Time that the training still needs, such as 30h; default: as measured."
@@ -71,14 +70,18 @@ class JobCommand(click.Command):
         """Return JOB, the command's own options, and the options of a job."""
         from sbatchgen.jobs.inputs.flags import parameters
 
-        options = super().get_params(ctx)
-        flag = {"is_flag": True, "is_eager": True, "expose_value": False}
+        *own_options, help_option = super().get_params(ctx)
+        flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
         help_all = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
-        name, jobs = self.usage.split()[0], completion.jobs
+        options = [*own_options, *parameters(), help_all, help_option]
+        metavar = self.usage.split()[0]
+        if not metavar.startswith("JOB"):
+            return options
+        count = -1 if metavar == "JOB..." else 1  # -1: any number
         job = click.Argument(
-            ["job"], metavar=name, nargs=-1 if name == "JOB..." else 1, required=True, shell_complete=jobs
+            ["job"], metavar=metavar, nargs=count, required=True, shell_complete=completion.jobs
         )
-        return [*[job] * name.startswith("JOB"), *options[:-1], *parameters(), help_all, options[-1]]
+        return [job, *options]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
         """Return the usage, JOB first."""
@@ -91,7 +94,7 @@ class JobCommand(click.Command):
         shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
             job_option = option if isinstance(option, JobOption) else None
-            is_shown = job_option is None or job_option.common or ctx.meta.get(ALL)
+            is_shown = job_option is None or job_option.common or ctx.meta.get(HELP_ALL)
             if is_shown and isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
                 shown[job_option.group if job_option else "Options"].append(record)
         for group, records in shown.items():
@@ -102,7 +105,7 @@ class JobCommand(click.Command):
 def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
     """Print the help with all options, and exit."""
     if value:
-        ctx.meta[ALL] = True
+        ctx.meta[HELP_ALL] = True
         put(ctx.get_help())
         ctx.exit()
 
@@ -181,25 +184,28 @@ def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: 
 
 
 def snapshot_of(job_options: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return the files of a snapshot that git does not track; None without a snapshot option."""
-    named, wanted = job_options.pop("snapshot_file"), job_options.pop("snapshot")
-    if not wanted and not named:
+    """Take the snapshot options out of the options, and return the files for it that git does not track.
+
+    The result is None without a snapshot option.
+    """
+    files, has_flag = job_options.pop("snapshot_file"), job_options.pop("snapshot")
+    if not has_flag and not files:
         return None
     job_options["snapshot_dir"] = None  # a resumed job has the snapshot of the earlier job here
-    return tuple(named)
+    return tuple(files)
 
 
 def refuse_wrong_kind(name: str, wanted: str) -> None:
-    """Raise CommandLineError for a file that belongs to another command."""
+    """Raise CommandLineError for a file that belongs to another command; `wanted` is "job", for example."""
     from sbatchgen.jobs.modes import MODES
 
     if name not in MODES:
         from sbatchgen.base.wrong_file import wrong_kind
 
         context = click.get_current_context()
-        names = context.params.get("job", ())
-        typed = [mode for mode in names if mode in MODES] if isinstance(names, tuple) else []
-        if problem := wrong_kind(name, wanted, context.info_name or "", *typed[:1]):
+        names = context.params.get("job", ())  # a tuple for commands with several jobs
+        typed_modes = [mode for mode in names if mode in MODES] if isinstance(names, tuple) else []
+        if problem := wrong_kind(name, wanted, context.info_name or "", *typed_modes[:1]):
             raise CommandLineError([problem])
 
 
@@ -251,8 +257,9 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     if test_only and submission.local:
         raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
     if test_only and failure is None:
-        about = (submission.script, submission.name, submission.options, submission.option_sources)
-        answer = ask_slurm(*about, os.environ)
+        answer = ask_slurm(
+            submission.script, submission.name, submission.options, submission.option_sources, os.environ
+        )
         shown = dataclasses.replace(shown, slurm=answer)
         _record_start(submission, answer)
     if brief:
@@ -294,8 +301,8 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     request = request_of(job, args, job_options)
     findings = check(request.resolved)
     values = settings(request)
-    traced = lines and not failure_of(findings)
-    script, places = lines_of(request) if traced else (None, [])
+    shows_lines = lines and not failure_of(findings)
+    script, places = lines_of(request) if shows_lines else (None, [])
     if form == "json":
         from sbatchgen.jobs.outputs.explained import explain_output
 
@@ -343,35 +350,37 @@ def plan(
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE, plan_of
     from sbatchgen.lab.started.judge_started import lint_started
 
-    how = {name: job_options.pop(name) for name in ("variables", "files", "process", "see", "brief")}
-    _refuse_number(job, diff=diff)
-    jobs = [_script_of(name, args, job_options, how["variables"], how["files"]) for name in job]
-    note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in jobs)))
+    variables, files, process, see, brief = (
+        job_options.pop(name) for name in ("variables", "files", "process", "see", "brief")
+    )
+    _refuse_wrong_count(job, diff=diff)
+    scripts = [_script_of(name, args, job_options, variables, files) for name in job]
+    note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in scripts)))
     if not diff:
         Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
     plans = [
-        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, see=how["see"])
-        for script, inputs, nodes in jobs
+        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, see=see)
+        for script, inputs, nodes in scripts
     ]
     if diff:
         put(visible(listing.difference(*plans)), nl=False)
         return
-    (script, _, nodes), done = jobs[0], plans[0]
+    (script, _, nodes), dry_run = scripts[0], plans[0]
     refused = refusal(script)
-    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(done)]
+    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(dry_run)]
     if form == "json":
         from sbatchgen.lab.plan.plan_output import plan_output
 
-        put_json(plan_output(done, findings, refused, brief=how["brief"]), refused=findings)
+        put_json(plan_output(dry_run, findings, refused, brief=brief), refused=findings)
         failure = failure_of(findings)
-        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(done.ended.limit))
-    put(visible(listing.as_text(done, refused, process=how["process"])))
+        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(dry_run.ended.limit))
+    put(visible(listing.as_text(dry_run, refused, process=process)))
     report(findings)
-    if done.ended.limit:  # the script may do more than the plan shows
+    if dry_run.ended.limit:  # the script may do more than the plan shows
         sys.exit(LIMIT_STATUS)
 
 
-def _refuse_number(jobs: tuple[str, ...], *, diff: bool) -> None:
+def _refuse_wrong_count(jobs: tuple[str, ...], *, diff: bool) -> None:
     """Raise CommandLineError unless `plan` has one job, or with --diff two jobs."""
     if len(jobs) == 1 + diff:
         return
@@ -389,7 +398,7 @@ def _script_of(
     variables: tuple[str, ...],
     files: tuple[str, ...],
 ) -> tuple[JobScript, DryRunInputs, int | None]:
-    """Return the script to plan, the inputs of its dry run, and the number of nodes that replaces its own."""
+    """Return the script to plan, the inputs of its dry run, and the nodes that replace its own; else None."""
     from sbatchgen.check.lint.source import is_script, read_source
     from sbatchgen.lab.plan.planning import read_inputs, script_of
 
@@ -404,13 +413,13 @@ def _script_of(
     from sbatchgen.jobs.judge.read_settings import settings_of
 
     source = read_source(job)
-    others = [
+    unusable = [
         name
         for name, value in job_options.items()
         if value not in (None, ()) and name not in ("profile", "nodes")
     ]
-    if others:
-        what = f"{job} is a finished script: --{others[0].replace('_', '-')} can't change it"
+    if unusable:
+        what = f"{job} is a finished script: --{unusable[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
     settings = settings_of(Places(current_folder(), os.environ), job_options.get("profile"), runs_here=True)
     release = "" if settings.assumed else settings.slurm

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 TYPED = "sbatchgen.typed"  # key in the `meta` of a context for the words of the command line
 HAS_DOCUMENT = "sbatchgen.has_document"  # key in the `meta` of a context whose document is printed
 put = click.echo  # prints to stdout or another stream
-MOST_COLUMNS = 10_000
-LEAST = (40, 16)  # columns and lines of the smallest terminal that a review fits
-# The places where a message continues on another line: before Slurm's own words, and before lines of a diff.
-_LINE_OF_OURS = re.compile(r"\n(?=  (?:Slurm said: |[-+@]))")
+COLUMNS_MAX = 10_000  # the widest terminal that is believed; some report absurd numbers
+LEAST_COLUMNS, LEAST_LINES = 40, 16  # the smallest terminal that a review fits
+# The line breaks that a printed message keeps: before Slurm's own words, and before lines of a diff.
+_KEPT_LINE_BREAK = re.compile(r"\n(?=  (?:Slurm said: |[-+@]))")
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and carriage returns, which progress bars use
 
 
@@ -46,9 +46,9 @@ def harmless(data: bytes) -> str:
 
 def say(problem: Problem, severity: str) -> None:
     """Print a problem to stderr."""
-    first, *more = _LINE_OF_OURS.split(problem.what)
-    note(f"{severity}: {first}", mark=severity)
-    note_lines(more)
+    first_line, *more_lines = _KEPT_LINE_BREAK.split(problem.what)
+    note(f"{severity}: {first_line}", mark=severity)
+    note_lines(more_lines)
     if problem.at:
         note(f"  at:  {one_line(problem.at)}")
     note_fix(problem.fix)
@@ -84,7 +84,7 @@ def colored(text: str, severity: str) -> str:
 
 
 def report(findings: Iterable[Finding]) -> None:
-    """Print findings, and raise the errors among them."""
+    """Print findings, and raise an error that holds the errors among them."""
     findings = list(findings)
     for finding in findings:
         if finding.severity != "error":
@@ -110,13 +110,13 @@ def current_folder() -> Path:
         raise DocumentError.of(what, fix="cd to another folder, or to this one again") from error
 
 
-def _hold(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> None:
-    """Add budgets to the variable of budgets, for this process and its jobs; each budget limits them."""
+def _add_budgets(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> None:
+    """Add files of budgets to the variable of budgets, for this process and its jobs; each budget counts."""
     if value:
         from sbatchgen.jobs.budget.allowance import VARIABLE
 
-        named = (os.environ.get(VARIABLE), *(str(Path(file).absolute()) for file in value))
-        os.environ[VARIABLE] = ":".join(filter(None, named))
+        files = (os.environ.get(VARIABLE), *(str(Path(file).absolute()) for file in value))
+        os.environ[VARIABLE] = ":".join(filter(None, files))
 
 
 BUDGET = click.option(
@@ -125,7 +125,7 @@ BUDGET = click.option(
     multiple=True,
     type=click.Path(),
     expose_value=False,
-    callback=_hold,
+    callback=_add_budgets,
     help="Keep to the limits in FILE too, whatever other budgets hold.",
 )
 YES = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
@@ -152,20 +152,20 @@ def put_json(
 ) -> None:
     """Print an output of `sbatchgen.jobs.outputs`, or a record, as a JSON document.
 
-    `refused` is an error, or findings of which the errors count; the document then has the error.
+    `refused` is an error, or findings, of which only errors count. The document holds these errors too.
     """
     from sbatchgen.cli.typed_fix import runner
     from sbatchgen.jobs.outputs.json_document import document
 
     context = click.get_current_context()
     if isinstance(refused, SbatchgenError):
-        why: Refused | None = (refused.exit_status, refused.problems)
+        status_and_errors: Refused | None = (refused.exit_status, refused.problems)
     else:
         errors = [finding for finding in refused if finding.severity == "error"]
         failure = failure_of(errors)
-        why = (failure.exit_status, errors) if failure else None
+        status_and_errors = (failure.exit_status, errors) if failure else None
     root = context.find_root()
-    put(document(output, runner(root, root.meta.get(TYPED, ())), why), stream, nl=False)
+    put(document(output, runner(root, root.meta.get(TYPED, ())), status_and_errors), stream, nl=False)
     if stream in (None, sys.stdout):
         context.meta[HAS_DOCUMENT] = True
 
@@ -178,7 +178,7 @@ def put_in_form(form: str, output: object, text: str) -> None:
         put(visible(text), nl=False)
 
 
-def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
+def show_brief(reviews: Sequence[Review], stream: TextIO) -> None:
     """Print reviews so that they fit the terminal."""
     from sbatchgen.jobs.review.brief import brief
 
@@ -187,30 +187,31 @@ def show_brief(shown: Sequence[Review], stream: TextIO) -> None:
         columns, lines = os.get_terminal_size(stream.fileno())
     except OSError:
         columns, lines = 0, 0
-    width = min(columns, MOST_COLUMNS) if columns > 0 else 80
-    _put_coloured(brief(shown, width=max(width, LEAST[0]), height=max(lines or 24, LEAST[1])), stream)
+    width = min(columns, COLUMNS_MAX) if columns > 0 else 80
+    width, height = max(width, LEAST_COLUMNS), max(lines or 24, LEAST_LINES)
+    _put_coloured(brief(reviews, width=width, height=height), stream)
 
 
-def show_review(shown: Review, stream: TextIO, form: str = "text", *, whole: bool = False) -> None:
-    """Print a review, in colour on a terminal."""
+def show_review(review: Review, stream: TextIO, form: str = "text", *, whole: bool = False) -> None:
+    """Print a review, in colour on a terminal; `whole` shows the whole script."""
     from sbatchgen.jobs.review.screen import as_text
 
     warn_of_ignored_files()  # before the question whether to submit
     if form == "json":
-        slurm = shown.slurm
-        says = [row.problem for row in slurm.refusals] or [Problem(slurm.says)] if slurm else []
-        refused = SlurmError(says) if slurm and not slurm.accepted else shown.findings
-        put_json(shown, stream, refused=refused)
+        answer = review.slurm  # of sbatch --test-only
+        problems = [row.problem for row in answer.refusals] or [Problem(answer.says)] if answer else []
+        refused = SlurmError(problems) if answer and not answer.accepted else review.findings
+        put_json(review, stream, refused=refused)
     else:
-        _put_coloured(as_text(shown, current_folder(), whole=whole), stream)
+        _put_coloured(as_text(review, current_folder(), whole=whole), stream)
 
 
-def _put_coloured(review: str, stream: TextIO) -> None:
-    """Print a review, in colour if the stream is a terminal that can show colours."""
+def _put_coloured(text: str, stream: TextIO) -> None:
+    """Print the text of a review, in colour if the stream is a terminal that can show colours."""
     from sbatchgen.jobs.review.screen import coloured
 
-    in_colour = is_screen(stream) and not os.environ.get("NO_COLOR")
-    put(coloured(visible(review)) if in_colour else visible(review), stream, nl=False)
+    has_colours = is_screen(stream) and not os.environ.get("NO_COLOR")
+    put(coloured(visible(text)) if has_colours else visible(text), stream, nl=False)
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
@@ -223,7 +224,7 @@ def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
 
 
 def is_screen(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal that can do more than plain lines."""
+    """Return whether a stream is a terminal that can do more than print lines, such as colours."""
     return stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
@@ -238,7 +239,7 @@ def show_markdown(text: str) -> None:
     from rich.markdown import Markdown
 
     columns = shutil.get_terminal_size().columns
-    width = columns if 0 < columns <= MOST_COLUMNS else 80
+    width = columns if 0 < columns <= COLUMNS_MAX else 80
     height = 25  # without a height, Rich would use COLUMNS instead of the width
     console = Console(force_terminal=True, emoji=False, markup=False, width=width, height=height)
     console.print(Markdown(text, code_theme="ansi_dark"))  # the sixteen colours of the user's terminal
