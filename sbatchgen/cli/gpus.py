@@ -154,35 +154,37 @@ def find_and_record_starts(
     typed_request = request_of(job, args, job_options)
     resolved, has_partition = typed_request.resolved, bool(job_options["partition"])
     _refuse_without_slurm(resolved)
-    if fit and not resolved.restartable:
-        options = ["--resume auto"] if not resolved.stoppable else []
-        options += ["--max-restarts 10"] if not resolved.max_restarts else []
-        fix = f"leave --fit out, or let the job restart: {' '.join(options)}"
-        raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
+    if fit:
+        _refuse_without_restarts(resolved)
     errors = (finding for finding in check(resolved) if finding.severity == "error")
     report(finding for finding in errors if not finding.about_fit)
     set_answer_limit(resolved.profile.answer_within)
     moment = read_moment(os.environ)
     profile = typed_request.rerun[4]  # of sbatchgen render JOB --profile PROFILE
-    named_profile = {"profile": profile}  # so the note about the default profile is printed only once
+    named_profile = {"profile": profile}  # then the note about the default profile is printed only once
     defaults = [partition.name for partition in moment.partitions if partition.default]
     partitions = [*resolved.resources.partitions] or defaults
     partitions += [] if has_partition else map(str, resolved.profile.partitions)
 
     def request_with(changes: Mapping[str, str]) -> Request:
         """Return the request with other options, such as those of another shape."""
-        options = {name.replace("-", "_"): value for name, value in changes.items()}
-        return (
-            request_of(job, args, {**job_options, **named_profile, **options}) if changes else typed_request
-        )
+        changed = {**job_options, **named_profile, **{key.replace("-", "_"): changes[key] for key in changes}}
+        return request_of(job, args, changed) if changes else typed_request
 
     answer = starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
-    rows_and_starts = [
-        (row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start
-    ]
-    shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows_and_starts])
-    shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows_and_starts if row.job})
+    rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
+    shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows])
+    shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows if row.job})
     return answer
+
+
+def _refuse_without_restarts(resolved: ResolvedJob) -> None:
+    """Raise CommandLineError for --fit with a job that does not continue after its time limit."""
+    if not resolved.restartable:
+        options = ["--resume auto"] if not resolved.stoppable else []
+        options += ["--max-restarts 10"] if not resolved.max_restarts else []
+        fix = f"leave --fit out, or let the job restart: {' '.join(options)}"
+        raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
 
 
 def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
