@@ -40,9 +40,9 @@ def read_options(
     words: Sequence[Any], at: int, program: Program, text: Callable[[Any], str] = str
 ) -> tuple[list[ReadOption], int]:
     """Return the options of a command from the word `at` on, and the index of the first word after them."""
-    given: list[ReadOption] = []
-    while at < len(words) and not (given and given[-1][0] in program.last):
-        word, place = text(words[at]), at
+    options: list[ReadOption] = []
+    while at < len(words) and not (options and options[-1][0] in program.last):
+        word, name_at = text(words[at]), at
         if word[:1] == "+" and "shell" in program.kinds:
             at += 1
             continue
@@ -54,20 +54,20 @@ def read_options(
         is_long = word.startswith("--") or "single-dash" in program.kinds
         for name, value in _long(word, program) if is_long else _letters(word, program):
             if value is not None:
-                given.append((name, value, place, place))
+                options.append((name, value, name_at, name_at))
             elif name in program.values and name not in program.optional and at < len(words):
-                given.append((name, text(words[at]), place, at))
+                options.append((name, text(words[at]), name_at, at))
                 at += program.counts.get(name, 1)
             else:
-                given.append((name, "", place, None))
-    return given, at
+                options.append((name, "", name_at, None))
+    return options, at
 
 
 def _long(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
     """Yield the long option in a word, and the value that the same word holds."""
     name, equals, value = word.lstrip("-").partition("=")
     name = name.replace("_", "-") if "underscores" in program.kinds else name
-    # -W, -X and -m of python, with their values.
+    # A letter with its value in a word with one dash, such as -Werror of python.
     if word[1] != "-" and name not in program.values and name[:1] in program.values:
         yield name[0], word[2:]
     else:

@@ -104,8 +104,8 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
         cpu_counts = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
         fewest_cpus = min(cpu_counts, default=0)
         if limit and fewest_cpus > limit and job.resources.is_exclusive:
-            what = f"partition '{name}' gives jobs at most {limit} of {fewest_cpus} CPUs of a node (Max"
-            what += "CPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
+            what = f"partition '{name}' gives jobs at most {limit} of {fewest_cpus} CPUs of a node "
+            what += "(MaxCPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
             yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
         limits = [number for number in (partition.cpus_per_node, limit) if number is not None]
         if limits and resources.cpus_on_node > min(limits):
@@ -261,7 +261,9 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
             available = max((_gres_count(node, resource, count) for node in partition.kinds()), default=count)
-            is_judged_elsewhere = resource == "gpu" or (available and resource == "shard")  # SB207, SB212
+            is_judged_elsewhere = resource == "gpu" or (
+                available and resource == "shard"
+            )  # by SB207 or SB212
             if count > available and not is_judged_elsewhere:
                 what = f"a node of partition '{name}' has {available or 'no'} {resource}, "
                 what += f"but {count} were asked for"

@@ -38,11 +38,11 @@ def _stray_word(script: JobScript) -> Iterator[Hit]:
     for before, strays in _stray_words(script):
         word = strays[0].word.text
         if before and _belongs_to_value(before, word):
-            continue  # SB112
+            continue  # SB112 reports a value with blanks
         what = f"'{word}' is not an option: sbatch refuses the script, "
         what += f'"Invalid directive found in batch script: {word}"'
         fix = "remove it, or put a # before it"
-        if before and before.takes_next_line:  # SB110
+        if before and before.takes_next_line:  # SB110 reports the option too
             fix = f"write the value of {before.word.text} on its line"
         elif before and before.spec.argument is HasArgument.OPTIONAL and before.value is None:
             fix = f"write --{before.spec.name}={word}"  # an optional value needs =
@@ -94,7 +94,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
         if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
-            continue  # SB114, SB130
+            continue  # SB114 or SB130 reports the option
         at = script.at_use(stop)
         if "ambiguous" in stop.complaint:
             names = re.findall(r"'(--[\w-]+)'", stop.complaint.partition("possibilities")[2])
@@ -209,7 +209,7 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
     has_fault = any(line.fault for line in sbatch.directives)
     is_reported = any(
         hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu")
-        for hit in exclusive_options(script)  # SB131
+        for hit in exclusive_options(script)  # the hits of SB131
     )
     if has_refused_word or has_fault or is_reported:
         return

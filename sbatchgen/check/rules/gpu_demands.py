@@ -65,7 +65,7 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
     partitions = [*job.partitions.values()] or [NO_PARTITION]
     gpus = resources.gpus or ()
     if job.profile.limits.select_type in ("cons_res", "linear"):
-        return  # SB240
+        return  # SB240 reports --gpus
     if not any(
         resources.splits_gpus(facts.gpus_by_kind(gpus), whole_nodes=facts.exclusive) for facts in partitions
     ):

@@ -185,7 +185,7 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         if limit is None or seconds <= limit:
             continue
         if partition.time_max and seconds > partition.time_max:
-            continue  # SB204
+            continue  # SB204 reports this time
         node_text = counted(nodes, "node")
         what = f"{node_text} of partition '{name}' may run for {limit}, not for {time_limit(seconds)}"
         if partition.node_minutes_max and nodes * seconds > partition.node_minutes_max * 60:

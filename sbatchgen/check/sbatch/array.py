@@ -4,7 +4,7 @@ import re
 
 from sbatchgen.base.units import number
 
-_LARGEST = 10**18  # about the largest long of C
+_LARGEST_NUMBER = 10**18  # about the largest long of C
 # 3, 1-9 or 1-9:2%4. A bracket may surround each number, and a missing number is 0.
 _NUMBER = r"\s*([+-]?[0-9]*)\]?"
 _ITEM = re.compile(rf"\[?{_NUMBER}(?:-{_NUMBER}(?::{_NUMBER})?)?(?:%.*)?", re.DOTALL)
@@ -20,6 +20,7 @@ def indices(text: str) -> tuple[range, ...] | None:
 
 
 def _indices(item: str) -> range | None:
+    """Return the indices of an item such as 1-9:2; None if slurmctld refuses the item."""
     match = _ITEM.fullmatch(item)
     if match is None:
         return None
@@ -30,5 +31,6 @@ def _indices(item: str) -> range | None:
 
 
 def _number(text: str) -> int:
-    value = min(number(text.lstrip("+-")), _LARGEST)
+    """Return the number in digits with or without a sign; 0 for ""."""
+    value = min(number(text.lstrip("+-")), _LARGEST_NUMBER)
     return -value if text.startswith("-") else value

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from sbatchgen.base.units import GRES, NEWEST, number
 
-_UNITS = "KMGTP"
+_UNITS = "KMGTP"  # powers of 1024
 _AMOUNT = re.compile(f"([0-9]+)([{_UNITS}]?)", re.IGNORECASE)
-_NAME = re.compile("(?:gres[:/])?([^:=]*)")
+_NAME = re.compile("(?:gres[:/])?([^:=]*)")  # gpu of gpu:a100:2 and of gres/gpu:1
 _BLANK_IN_TYPE = re.compile(r"(?<=\w) (?=[\w ]*:[0-9]+$)")  # such as "gpu:GTX 1080 Ti:1"
 GPU_RESOURCES = ("gpu", "shard", "mps")  # whole GPUs, or parts of a GPU
 _SLICE = r"(?:^|_)[1-7]g\.[0-9]+gb"
@@ -64,7 +64,7 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
         if slurm < "23.02":
             resource = re.sub(r":\s*\+?(?=[0-9])", ":", resource)
         if re.search("(?:^|:)0+$|^$" if slurm < "23.02" else "(?:^|[:=])0+$|^$", resource):
-            continue
+            continue  # a count of 0, or no text
         match = re.fullmatch(GRES, _BLANK_IN_TYPE.sub("_", resource))
         if match is None or ("=" in resource and slurm < "23.02"):
             raise ValueError(f"'{item}' is not a resource with a count")

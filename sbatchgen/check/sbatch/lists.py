@@ -12,11 +12,12 @@ from sbatchgen.check.sbatch.values import fold
 
 _KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer", "expand")
 # The text after a job id, such as _3 in 12_3 or +5 in 12+5, is not checked.
-_ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
-_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")
+_JOB_ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
+_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")  # a text with one pair of brackets or none
+# Features that are joined only by & or only by |, such as a100&ib.
 _FLAT = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
-_PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")
-_LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)
+_PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")  # a text whose parentheses are in pairs
+_LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)  # such as matlab:2
 
 
 def check_dependency(text: str) -> None:
@@ -37,7 +38,7 @@ def check_dependency(text: str) -> None:
         if not colon and not condition[0].isdecimal():
             raise ValueError(f"'{condition}' is not a condition")
         for job in jobs.split(":") if colon else (condition,):
-            if not _ID.fullmatch(job):
+            if not _JOB_ID.fullmatch(job):
                 raise ValueError(f"'{job}' is not a job id" if job else "a job id is missing")
 
 
@@ -64,9 +65,9 @@ def matches(text: str, node_features: Collection[str]) -> bool:
     """Return whether a node with these features may match the list; true for a list that is not flat."""
     if not is_flat(text):
         return True
-    wanted = re.split(r"[&,|]", text)
-    choose = any if "|" in text else all
-    return choose(name in node_features for name in wanted)
+    names = re.split(r"[&,|]", text)
+    any_or_all = any if "|" in text else all
+    return any_or_all(name in node_features for name in names)
 
 
 def licenses(text: str) -> dict[str, int]:
@@ -74,7 +75,7 @@ def licenses(text: str) -> dict[str, int]:
 
     Raises ValueError, with the reason, if slurmctld refuses the list on any cluster.
     """
-    wanted: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for item in filter(None, re.split("[,;|]", text)):
         match = _LICENSE.fullmatch(item)
         if match is None:
@@ -84,5 +85,5 @@ def licenses(text: str) -> dict[str, int]:
         if match[2] is not None and not re.fullmatch(r"\s*\+?[0-9]*", match[2], re.ASCII):
             raise ValueError(f"'{match[2]}' is not a number of licences")
         digits = re.sub("[^0-9]", "", match[2] or "")
-        wanted[match[1]] = wanted.get(match[1], 0) + (1 if match[2] is None else number(digits))
-    return wanted
+        counts[match[1]] = counts.get(match[1], 0) + (1 if match[2] is None else number(digits))
+    return counts
