@@ -85,14 +85,15 @@ def _show_gpus(partition: str | None, form: str, *, by_node: bool) -> None:
     from sbatchgen.jobs.slurm.node import nodes
 
     all_nodes = nodes(os.environ)
-    known = {name for node in all_nodes for name in node.partitions}
-    if partition is not None and partition not in known:
+    partitions = {name for node in all_nodes for name in node.partitions}
+    if partition is not None and partition not in partitions:
         what = f"no node is in a partition '{partition}'"
-        raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, known))
-    chosen = [node for node in all_nodes if partition is None or partition in node.partitions]
-    with_gpus = gpu_nodes(chosen, os.environ)
-    text = screen.nodes_table(with_gpus) if by_node else screen.types_table(counts(with_gpus), with_gpus)
-    put_in_form(form, gpus_output(counts(with_gpus), with_gpus), text)
+        raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, partitions))
+    nodes_shown = [node for node in all_nodes if partition is None or partition in node.partitions]
+    with_gpus = gpu_nodes(nodes_shown, os.environ)
+    by_type = counts(with_gpus)
+    text = screen.nodes_table(with_gpus) if by_node else screen.types_table(by_type, with_gpus)
+    put_in_form(form, gpus_output(by_type, with_gpus), text)
 
 
 def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:

@@ -90,7 +90,7 @@ def _added_findings(
     for finding in findings:
         lines.setdefault(finding.rule, set()).add(finding.place.line)
     may_repeat = any(finding.rule in lines for finding in others)
-    commands = [launch.command for launch in script.launches] if may_repeat else []  # else saves reading them
+    commands = [launch.command for launch in script.launches] if may_repeat else []
     launch_spans = [range(command.line, command.end_line + 1) for command in commands]
     added = []
     for finding in others:
@@ -112,10 +112,10 @@ def _conclusive_ids(script: JobScript) -> list[str]:
     return [rule for rule in rules() if rule not in started] if script.knows_cluster else []
 
 
-def _run_rules(script: JobScript, rules: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
-    """Return the findings of rules. A rule that raises is noted in `failures`, and the other rules run."""
+def _run_rules(script: JobScript, chosen: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
+    """Return the findings of these rules. A rule that raises is noted in `failures`, and the others run."""
     findings: list[Finding] = []
-    for rule in rules:
+    for rule in chosen:
         try:
             findings.extend(judge.findings(rule, script))
         except Exception as error:  # noqa: BLE001 - each is a bug of sbatchgen
@@ -144,7 +144,8 @@ def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
     """
     option_rules = judge.rules(_OPTION_MODULES)
     ids = {rule.id for rule in option_rules}
-    lines = _error_lines(finding for finding in findings if finding.rule in ids)  # no older release took them
+    # The lines with errors; the loop removes those that older releases refuse as well.
+    lines = _error_lines(finding for finding in findings if finding.rule in ids)
     if not script.assumed or not lines or len(script.text) > LONG_SCRIPT:
         return findings
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:

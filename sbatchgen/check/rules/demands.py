@@ -261,9 +261,8 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
             available = max((_gres_count(node, resource, count) for node in partition.kinds()), default=count)
-            is_judged_elsewhere = resource == "gpu" or (
-                available and resource == "shard"
-            )  # by SB207 or SB212
+            # SB207 reports GPUs, and SB212 shards.
+            is_judged_elsewhere = resource == "gpu" or (available and resource == "shard")
             if count > available and not is_judged_elsewhere:
                 what = f"a node of partition '{name}' has {available or 'no'} {resource}, "
                 what += f"but {count} were asked for"
