@@ -31,12 +31,12 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not inherit --cpus-per-task
-# --ntasks is needed: without it, srun ignores --ntasks-per-node in a job with another number of tasks.
+# Without --ntasks, srun ignores --ntasks-per-node in a job with another number of tasks.
 ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 
 
 @RULES.add("SB301", "warning", "several tasks, but nothing starts them")
-def _tasks_started(script: JobScript) -> Iterator[Hit]:
+def _unstarted_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
     if tasks < 2 or script.steps or script.starts_unseen:
@@ -45,29 +45,31 @@ def _tasks_started(script: JobScript) -> Iterator[Hit]:
         return
     if script.named("srun", *OTHER_LAUNCHERS):
         return
-    if resources.nodes < 2:  # a single process on one node has the CPUs of all tasks
-        yield from _gpus_of_tasks(script, tasks)
+    if resources.nodes < 2:  # on one node, a single process can use the CPUs of all tasks
+        yield from _gpu_binding_without_step(script, tasks)
         return
     for launch in script.trainings:
-        if not {"V", "version"} & launch.tools[0].options.keys():
+        asks_version = {"V", "version"} & launch.tools[0].options.keys()
+        if not asks_version:
             what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             fix = f"srun {_command_start(launch)}"
             has_gpu_per_task = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
             if not _RANK_MARKS.search(script.text) and not has_gpu_per_task:
+                # Nothing tells that the program runs as several processes: it may need one task only.
                 cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
-                single = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
-                fix = f"{single} for one process{ALSO}{fix} if each task is to be a rank of it"
+                one_task = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
+                fix = f"{one_task} for one process{ALSO}{fix} if each task is to be a rank of it"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, fix)
             return
 
 
-# Names in the script of a program that knows it is one of several processes.
+# Names by which a program knows that it is one of several processes.
 _RANK_MARKS = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
 
 
-def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
-    """Find a program that runs once, in a job that gives GPUs to the tasks of steps."""
+def _gpu_binding_without_step(script: JobScript, tasks: int) -> Iterator[Hit]:
+    """Find a program without srun, in a job that asks Slurm to bind GPUs to the tasks of a step."""
     binding = next((name for name in ("gpu-bind", "ntasks-per-gpu") if script.option(name)), "")
     work = last_work(script) if binding and "none" not in script.option(binding) else None
     if work and not script.named("parallel", "xargs"):
@@ -86,17 +88,17 @@ def _gpus_of_tasks(script: JobScript, tasks: int) -> Iterator[Hit]:
     words=LAUNCHER_WORDS,
     report="https://github.com/awslabs/awsome-distributed-ai/pull/1112",
 )
-def _one_launcher_per_node(script: JobScript) -> Iterator[Hit]:
+def _repeated_launcher(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks, workers = launch.tasks_per_node, launch.workers
         if launch.launcher is None or launch.step is None or tasks is None or tasks < 2:
             continue
         name = launch.launcher.name
         if workers == 1 and name == "torchrun" and "standalone" not in launch.launcher.options:
-            continue  # each agent has one process
+            continue  # such torchruns start one process each, and form one group
         what = f"srun starts {name} {tasks} times on a node"
-        asked = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
-        if asked and launch.number(asked, launch.step) != tasks:
+        per_node = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
+        if per_node and launch.number(per_node, launch.step) != tasks:
             what = f"srun ignores --ntasks-per-node beside the job's number of tasks: it starts {name} "
             what += f"{tasks} times on a node"
         if workers:
@@ -121,9 +123,9 @@ def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
             continue
-        own = launcher.words[: len(launcher.words) - len(launch.program.words)]
-        if any(word.text == "--" for word in own):
-            continue
+        own_words = launcher.words[: len(launcher.words) - len(launch.program.words)]
+        if any(word.text == "--" for word in own_words):
+            continue  # torchrun reads no options after --
         for word in launch.program.words[1:]:
             name = launcher.body.text_of(word).partition("=")[0]
             if name == "--":
@@ -141,16 +143,19 @@ def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
 
 @cache
 def _torchrun_options() -> list[str]:
-    """Return the long options of torchrun, with - and _; argparse accepts the start of each."""
+    """Return the long options of torchrun, with - and _; argparse accepts the start of each.
+
+    The options --duplicate-... are left out, as only torch 2.10 and later have them.
+    """
     table = PROGRAMS["torchrun"]
-    names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]  # torch 2.10
+    names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]
     return sorted({f"--{spelling}" for name in names for spelling in (name, name.replace("-", "_"))})
 
 
 @RULES.add("SB303", "error", "a multi-node launcher that starts on one node only", words=LAUNCHER_WORDS)
-def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
+def _launcher_on_one_node(script: JobScript) -> Iterator[Hit]:
+    yield from _launcher_for_more_nodes(script)
     nodes = script.resources.nodes
-    yield from _more_than_the_job(script)
     if nodes < 2 or script.named(*OTHER_LAUNCHERS):
         return
     if any(step.launcher or step.program.name.startswith(("$", '"')) for step in script.steps):
@@ -159,21 +164,24 @@ def _launcher_on_all_nodes(script: JobScript) -> Iterator[Hit]:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue
-        if not PROGRAMS[launcher.name].role("NODES") or "hostfile" in launcher.options:
+        has_no_nodes_option = not PROGRAMS[launcher.name].role("NODES")
+        if has_no_nodes_option or "hostfile" in launcher.options:
             continue
         yield _single_start_hit(script, launch, launcher, nodes)
 
 
-def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
+def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
     """Find a launcher that waits for more nodes than the job asks for."""
     nodes, launches = fixed_nodes(script.resources), [launch for launch in script.launches if launch.launcher]
-    is_one = len(launches) == 1 and {"nodes", "ntasks-per-node"} & script.options.keys()
-    if not nodes or not is_one or "array" in script.options or script.is_wrapped or script.named("sbatch"):
+    is_sized = {"nodes", "ntasks-per-node"} & script.options.keys()
+    if not nodes or not is_sized or len(launches) != 1:
         return
+    if "array" in script.options or script.is_wrapped or script.named("sbatch"):
+        return  # other jobs may have the other nodes
     launch = launches[0]
     launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
-    is_sure = not (context.function or context.loop or context.background or context.branch)
-    if launcher and wanted > nodes and is_sure and launcher.name != "deepspeed":
+    always_runs = not (context.function or context.loop or context.background or context.branch)
+    if launcher and wanted > nodes and always_runs and launcher.name != "deepspeed":
         option = PROGRAMS[launcher.name].role("NODES")
         what = f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has "
         what += f"{counted(nodes, 'node')}"
@@ -182,7 +190,10 @@ def _more_than_the_job(script: JobScript) -> Iterator[Hit]:
 
 
 def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
-    """Return the hit for a launcher that runs only once, on the first of `nodes` nodes."""
+    """Return the hit for a launcher that runs only once, on the first of `nodes` nodes.
+
+    The fix starts the launcher on each node, and gives each start its own rank or a common rendezvous.
+    """
     program, call = PROGRAMS[launcher.name], launch.launcher_call
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
@@ -220,7 +231,7 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     words=LAUNCHER_WORDS,
 )
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
-    yield from _fewer_visible(script)
+    yield from _too_few_visible_gpus(script)
     resources, trainings = script.resources, script.trainings
     is_shared = any(launch.command.background for launch in trainings)  # launches may share the job
     for launch in trainings:
@@ -238,28 +249,28 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what = f"torchrun without --nproc-per-node starts one process: of {gpus} GPUs on a node, "
             what += f"{gpus - 1} {'stays' if gpus == 2 else 'stay'} idle"
             yield Hit(script.at_word(launcher.words[0]), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
-        agents, group = launch.tasks, launch.launcher_nodes
+        starts, nnodes = launch.tasks, launch.launcher_nodes
         option = launcher.option("nnodes")
         is_one_per_node = launch.tasks_per_node == 1 and not launch.runs_in_some_tasks
-        if launch.step and option and agents and group and is_one_per_node and agents != group:
-            what = f"srun starts torchrun {agents} times, but --nnodes says {group}: "
-            what += "they wait for more" if agents < group else "they do not form one group"
+        if launch.step and option and starts and nnodes and is_one_per_node and starts != nnodes:
+            what = f"srun starts torchrun {starts} times, but --nnodes says {nnodes}: "
+            what += "they wait for more" if starts < nnodes else "they do not form one group"
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
-def _fewer_visible(script: JobScript) -> Iterator[Hit]:
+def _too_few_visible_gpus(script: JobScript) -> Iterator[Hit]:
     """Find a CUDA_VISIBLE_DEVICES with fewer GPUs than the launcher starts processes."""
     for launch in script.trainings:
         before = [setting for setting in script.body.sets if setting.at < launch.command.end]
-        sets = [setting for setting in before if setting.name == "CUDA_VISIBLE_DEVICES"]
-        setting, workers = sets[-1] if sets else None, launch.workers
+        of_gpus = [setting for setting in before if setting.name == "CUDA_VISIBLE_DEVICES"]
+        setting, workers = of_gpus[-1] if of_gpus else None, launch.workers
         if not setting or not workers or not launch.launcher:
             continue
         if setting.context.branch and not setting.prefix:
             continue
         is_exported = setting.exported and setting.context.top
-        is_seen = setting in launch.command.prefix if setting.prefix else is_exported
-        if is_seen and re.fullmatch(r"\d+(?:,\d+)*", setting.value or "", re.ASCII):
+        reaches_launcher = setting in launch.command.prefix if setting.prefix else is_exported
+        if reaches_launcher and re.fullmatch(r"\d+(?:,\d+)*", setting.value or "", re.ASCII):
             count = (setting.value or "").count(",") + 1
             if count < workers:
                 what = f"CUDA_VISIBLE_DEVICES leaves {counted(count, 'GPU')} for the "
@@ -290,23 +301,30 @@ def _expected_counts(script: JobScript) -> Iterator[Hit]:
         for name, word, value in arguments(launch):
             if not _COUNT.fullmatch(value):
                 continue
-            wanted, last = int(value), name.rpartition(".")[2]
-            unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(last)), "")
-            available = {"node": nodes * ("nodes" in resources), "GPU": resources.gpu_count}.get(unit, 0)
+            wanted, key = int(value), name.rpartition(".")[2]  # num_nodes of trainer.num_nodes
+            unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(key)), "")
+            available = 0  # 0 if the number is not known
+            if unit == "node" and "nodes" in resources:
+                available = nodes
+            if unit == "GPU":
+                available = resources.gpu_count
             if unit == "process":  # Lightning compares `devices` with the tasks of srun
                 available = (launch.tasks_per_node or 0) if launch.is_native else 0
             # If the launch uses fewer nodes, other steps may have the rest.
             has_all_nodes = launch.nodes == nodes or "ray start" in script.text
-            lacks = wanted < available and unit != "GPU" and has_all_nodes
-            if available and (wanted > available or lacks):
+            uses_less = wanted < available and unit != "GPU" and has_all_nodes
+            if available and (wanted > available or uses_less):
                 what = f"{name}: {launch.program.name} expects {counted(wanted, unit)}, and the job has "
                 what += f"{available}{' on a node' * (unit != 'node')}: "
                 what += "it waits for more" if wanted > available else "the others are idle, or do the same"
-                yield Hit(script.at_word(word), what, _slurm_words(name, word.text, unit))
+                yield Hit(script.at_word(word), what, _count_fix(name, word.text, unit))
 
 
-def _slurm_words(name: str, word: str, unit: str) -> str:
-    """Return the fix for an option that counts a unit: a variable or an option of Slurm with the number."""
+def _count_fix(name: str, word: str, unit: str) -> str:
+    """Return the fix for an option that counts a unit: a variable or an option of Slurm with the number.
+
+    `word` is the word of the command that holds the option.
+    """
     if unit == "process":
         return "--ntasks-per-node=N, a task for each"
     variable = "$SLURM_NNODES" if unit == "node" else "$SLURM_GPUS_ON_NODE"
@@ -314,6 +332,7 @@ def _slurm_words(name: str, word: str, unit: str) -> str:
 
 
 _COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
+# The unit that an option counts -> the names of such options.
 _UNITS = {
     "node": re.compile(r"(?:--|\+)?(?:n_?nodes|num[-_]nodes)"),
     "GPU": re.compile(r"(?:--|\+)?(?:n_?|num[-_])?gpus[-_]per[-_]node"),
@@ -329,17 +348,17 @@ _UNITS = {
     words=("srun",),
     report="https://github.com/snakemake/snakemake-executor-plugin-slurm/issues/41",
 )
-def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
-    cpus, name = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"
+def _cpus_not_inherited(script: JobScript) -> Iterator[Hit]:
+    cpus, variable = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"  # srun reads the variable
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
-    if any(setting.name == name and setting.exported for setting in script.body.sets):
+    if any(setting.name == variable and setting.exported for setting in script.body.sets):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(setting.name == name for setting in launch.command.prefix):
+        if any(setting.name == variable for setting in launch.command.prefix):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
@@ -349,13 +368,13 @@ def _cpus_inherited(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB316", "info", "each rank sees only one GPU", words=("srun",))
-def _ranks_see_all(script: JobScript) -> Iterator[Hit]:
+def _ranks_with_one_gpu(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
-    bound = script.option("gpu-bind")
-    binding = "gpu-bind" if bound.startswith("single") else ""
-    if not bound and resources.gpus_per_task and sum(count for _, count in resources.gpus_per_task) == 1:
+    gpu_bind = script.option("gpu-bind")
+    binding = "gpu-bind" if gpu_bind.startswith("single") else ""  # the option that hides other GPUs
+    if not gpu_bind and resources.gpus_per_task and sum(count for _, count in resources.gpus_per_task) == 1:
         binding = "gpus-per-task"
-    if not bound and "ntasks-per-gpu" in resources:
+    if not gpu_bind and "ntasks-per-gpu" in resources:
         binding = "ntasks-per-gpu"
     for launch in script.trainings:
         tasks = launch.tasks_per_node
@@ -390,7 +409,7 @@ def _uneven_tasks(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB322", "info", "tasks per node and GPUs per node differ", words=("srun",))
-def _rank_for_each_gpu(script: JobScript) -> Iterator[Hit]:
+def _ranks_unlike_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     gpus = resources.gpu_count
     if not gpus or resources.gpus_per_task or "ntasks-per-gpu" in resources or resources.shards:

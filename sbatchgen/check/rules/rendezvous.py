@@ -24,16 +24,17 @@ MANY_GPUS = 4  # a job with this number of GPUs on a node usually has the node a
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 RDZV_OPTIONS = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-_OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"
+_OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"  # a port that few other jobs have
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
+# Variables with the address of the first node, such as MASTER_ADDR or HEAD_NODE_IP.
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
 )
-_ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
+_ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))  # of hostname
 
 
 @RULES.add("SB306", "warning", "a port that is the same for every job", words=("PORT", *LAUNCHER_WORDS))
-def _port_of_the_job(script: JobScript) -> Iterator[Hit]:
+def _shared_port(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
@@ -63,7 +64,7 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
     for setting in script.body.sets:
         if setting.word is None:
             continue
-        if setting.name.upper() in _PORT_NAMES and _ANY_PORT.search(setting.word.text):
+        if setting.name.upper() in _PORT_NAMES and _RANDOM_FROM_LOW.search(setting.word.text):
             what = "this port may be below 1024, where only root may listen: now and then a job fails"
             yield Hit(script.at_start(setting), what, f"{setting.name}={_OWN_PORT}")
         elif _PORT_NAME.search(setting.name):
@@ -76,30 +77,27 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
 LAST_PORT = 65535
 _LARGEST_RANDOM = 32767  # the highest value of bash's RANDOM
 _PORT_NAME = re.compile(r"(?i)(?:^|_)port(?:$|_|\d)")
-_SUM = re.compile(r"\$\(\((.*)\)\)")
-_RANGE = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")
+_SUM = re.compile(r"\$\(\((.*)\)\)")  # $((20000 + SLURM_JOB_ID % 10000))
+_SHUF = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")  # $(shuf -i 20000-30000 -n 1)
+# A term of a sum: 20000, $RANDOM or (SLURM_JOB_ID%10000).
 _TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?ID)\}?(?:%(\d+))?\)?")
 
 
 def _highest_port(text: str) -> int | None:
-    """Return the highest port that an expression gives: a number, a random number, a job id, or their sum.
-
-    The result is None for other texts.
-    """
+    """Return the highest port that a sum of numbers, random numbers and job ids gives; None if unknown."""
     text = text.strip('"')
-    if picked := _RANGE.fullmatch(text):
-        return int(picked[1])
-    if not (whole := _SUM.fullmatch(text)):
+    if shuf := _SHUF.fullmatch(text):
+        return int(shuf[1])
+    if not (expression := _SUM.fullmatch(text)):
         return None
     total = 0
-    for part in re.sub(r"\s", "", whole[1]).split("+"):
+    for part in re.sub(r"\s", "", expression[1]).split("+"):
         if not (term := _TERM.fullmatch(part)) or part.count("(") != part.count(")"):
             return None
         number, random, modulo = term.groups()
-        if number and modulo:
+        is_job_id = not (number or random or modulo)  # without a %: small on a young cluster
+        if is_job_id or (number and modulo):
             return None
-        if not (number or random or modulo):
-            return None  # a job id without % is small on a young cluster
         if number:
             total += int(number)
         elif random:
@@ -109,38 +107,35 @@ def _highest_port(text: str) -> int | None:
     return total
 
 
-# A random port without a lower end.
-_ANY_PORT = re.compile(
+# A random port that may be below 1024: $RANDOM, $((RANDOM % 60000)) or $(shuf -i 1-65535 -n 1).
+_RANDOM_FROM_LOW = re.compile(
     r"shuf\s+-i\s*\d{1,3}-|^\"?\$\{?RANDOM\}?\"?$|\$\(\(\s*\$?\{?RANDOM\}?\s*(?:%\s*\d+\s*)?\)\)"
 )
 
 
 @RULES.add("SB307", "warning", "a rendezvous address that differs on every node", words=TRAINING_WORDS)
-def _address_of_the_first_node(script: JobScript) -> Iterator[Hit]:
-    fix = f"MASTER_ADDR={FIRST_NODE}, before srun"
-    yield from (
-        Hit(place, what, f"{name or 'MASTER_ADDR'}={FIRST_NODE}, before srun")
-        for place, name, what in _fixed_addresses(script)
-    )
-    spread = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
-    if not spread:
+def _useless_address(script: JobScript) -> Iterator[Hit]:
+    for place, name, what in _fixed_addresses(script):
+        yield Hit(place, what, f"{name or 'MASTER_ADDR'}={FIRST_NODE}, before srun")
+    on_several_nodes = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
+    if not on_several_nodes:
         return
-    nodes = script.resources.nodes
-    for launch, launcher in ((launch, launch.launcher) for launch in spread if launch.launcher):
+    nodes, fix = script.resources.nodes, f"MASTER_ADDR={FIRST_NODE}, before srun"
+    for launch, launcher in ((launch, launch.launcher) for launch in on_several_nodes if launch.launcher):
         if launch.launcher_nodes not in (None, 1) and _lacks_address(launch, launcher):
             what = "torchrun without --rdzv-endpoint meets at localhost: "
             what += f"the {launch.nodes} nodes never find each other"
             yield Hit(script.at_word(launcher.words[0]), what, RDZV_OPTIONS, "error")
         for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
             value, source = launcher.text_of(option), option.word.source
+            is_in_task_string = not (source is script.body.source or source.fixed)
+            lost = f"the {launch.nodes} nodes never find each other"
             if LOOPBACK.match(value) and not (value.endswith(":0") and launch.launcher_nodes == 1):
-                what = f"on each node {value} is the node itself: the {launch.nodes} nodes never find each "
-                what += "other"
+                what = f"on each node {value} is the node itself: {lost}"
                 yield Hit(script.at_option_of(option), what, fix, "error")
-            elif "$(hostname" in value and not (source is script.body.source or source.fixed):
-                # In single quotes after bash -c, the shell of each task expands the text.
-                what = f"each node takes its own hostname: the {launch.nodes} nodes never find each other"
-                yield Hit(script.at_option_of(option), what, fix)
+            elif "$(hostname" in value and is_in_task_string:
+                # The string after bash -c is in single quotes, so the shell of each task expands it.
+                yield Hit(script.at_option_of(option), f"each node takes its own hostname: {lost}", fix)
     for setting in _addresses(script):
         value = (script.body.value(setting.word) if setting.word else "") or ""
         if LOOPBACK.match(value) and not setting.context.branch:
@@ -166,8 +161,9 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
         if not call.knows_others:
             yield Hit(at, missing_hosts_message(nodes), deepspeed_fix(), "warning")
         rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
-        is_set = rank and not (launcher.text_of(rank) or "$").isdecimal()
-        if not call.is_static or is_set or (launch.launcher_nodes or 0) < 2 or _may_hold_rank(launch):
+        has_computed_rank = rank and not (launcher.text_of(rank) or "$").isdecimal()
+        starts_alone = (launch.launcher_nodes or 0) < 2
+        if not call.is_static or starts_alone or has_computed_rank or _may_get_rank(launch):
             continue
         if not has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address
@@ -197,10 +193,10 @@ def missing_hosts_message(nodes: int) -> str:
     )
 
 
-def rank_zero_texts(name: str, nodes: int, given: str) -> tuple[str, str]:
-    """Return the message and the fix for launchers that all have rank 0.
+def rank_zero_texts(name: str, nodes: int, zero_option: str) -> tuple[str, str]:
+    """Return the message and the fix for a launcher that has rank 0 on each node.
 
-    `given` is the option that gives this rank, "" if no option does.
+    `zero_option` is the option with the value 0 in the command, "" without such an option.
     """
     option = PROGRAMS[name].role("RANK")
     if name.startswith("accelerate"):  # older releases only know the option with an underscore
@@ -212,8 +208,8 @@ def rank_zero_texts(name: str, nodes: int, given: str) -> tuple[str, str]:
     else:
         what = f"without --{option} each of the {nodes} nodes has rank 0"
         fix = f"replace --master-addr and --master-port by these options{CODE}{RDZV_OPTIONS}{OR}{fix}"
-    if given:
-        what = f"--{given}=0 makes each of the {nodes} nodes the first"
+    if zero_option:
+        what = f"--{zero_option}=0 makes each of the {nodes} nodes the first"
     return f"{what}: they wait for the others until the time limit", fix
 
 
@@ -223,7 +219,10 @@ def has_rendezvous_address(launcher: Tool) -> bool:
 
 
 def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
-    """Return the edits that give a static torchrun the options of a rendezvous; () if an edit is not safe."""
+    """Return the edits that give a static torchrun the options of a rendezvous; () if an edit is not safe.
+
+    The first option of the old address and rank is replaced, the others are removed.
+    """
     host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
     if launcher.name not in TORCH_LAUNCHERS or not host or launcher.body.source is not script.body.source:
         return ()
@@ -232,7 +231,7 @@ def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
         for name in ("node-rank", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
     )
     options = sorted((option for option in named if option), key=lambda option: option.word.at)
-    if not all(_is_plain(script, option) for option in options):
+    if not all(_is_in_one_line(script, option) for option in options):
         return ()
     port = launcher.option("master-port") if host.name == "master-addr" else None
     address = _value_as_written(host)
@@ -245,15 +244,12 @@ def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
     )
 
 
-def _is_plain(script: JobScript, option: ToolOption) -> bool:
+def _is_in_one_line(script: JobScript, option: ToolOption) -> bool:
     """Return whether an option is in a single line of the script, so that an edit can replace it."""
     words = [option.word, option.value_word or option.word]
-    is_here = all(word.source is script.body.source and word.text.strip() for word in words)
-    return (
-        is_here
-        and words[0].text.startswith("--")
-        and len({line for word in words for line in (word.line, word.end_line)}) == 1
-    )
+    is_in_script = all(word.source is script.body.source and word.text.strip() for word in words)
+    lines = {line for word in words for line in (word.line, word.end_line)}
+    return is_in_script and words[0].text.startswith("--") and len(lines) == 1
 
 
 def _value_as_written(option: ToolOption) -> str:
@@ -271,23 +267,23 @@ def _replacement(script: JobScript, option: ToolOption, text: str) -> Edit:
     return Edit(option.word.line, start, end, text)
 
 
-def _may_hold_rank(launch: Launch) -> bool:
-    """Return whether the launcher may get its rank from words that are not known, or from PET_ variables."""
+def _may_get_rank(launch: Launch) -> bool:
+    """Return whether the launcher may get its rank from options in a variable, or from PET_ variables."""
     program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
-    is_words = program.startswith("$") and "/" not in program
-    return is_words or "PET_" in text
+    may_be_options = program.startswith("$") and "/" not in program  # torchrun $OPTIONS train.py
+    return may_be_options or "PET_" in text
 
 
 def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     """Return whether neither options nor variables give a torchrun the address where its nodes meet."""
     backend = launcher.option("rdzv-backend")
     address_options = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
-    is_other = launcher.name != "torchrun" or (backend and backend.value != "c10d")
-    if is_other or address_options & launcher.options.keys():
+    has_c10d = launcher.name == "torchrun" and (not backend or backend.value == "c10d")
+    if not has_c10d or address_options & launcher.options.keys():
         return False
-    # The bundled torchrun.py finds the address itself.
-    finds_address = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
-    return "$" not in launch.program.name and not finds_address
+    # torchrun reads PET_RDZV_ENDPOINT, and the bundled torchrun.py finds the address itself.
+    has_other_address = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
+    return "$" not in launch.program.name and not has_other_address  # torchrun $OPTIONS train.py
 
 
 @RULES.add(
@@ -300,7 +296,7 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
 )
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
     """Find a 2>&1 of a step inside $( ), or of a function that $( ) calls."""
-    places = [setting for setting in script.body.sets if setting.word and _PLACE_NAME.search(setting.name)]
+    addresses = [setting for setting in script.body.sets if setting.word and _HOST_NAME.search(setting.name)]
     for launch in script.steps:
         command = launch.command
         if not _STDERR_TOO.search(command.text) or command.pipe or not launch.is_helper:
@@ -308,7 +304,7 @@ def _messages_in_address(script: JobScript) -> Iterator[Hit]:
         function = command.context.function
         calls = [command] if command.context.substitution or not function else script.named(function)
         inside = (call for call in calls if call.context.substitution)
-        if any(setting.at < call.at < setting.end for call in inside for setting in places):
+        if any(setting.at < call.at < setting.end for call in inside for setting in addresses):
             what = "srun prints to stderr when a step has to wait (Step created for ...): with 2>&1 that "
             what += "becomes a part of the address"
             fix = "leave out 2>&1, or take the name: scontrol show hostnames"
@@ -316,12 +312,13 @@ def _messages_in_address(script: JobScript) -> Iterator[Hit]:
 
 
 _STDERR_TOO = re.compile(r"2>&1|&>")
-_PLACE_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpoint|url|server)\d*$")
+# Variables with an address or a name of a node, such as head_ip or SERVER_URL.
+_HOST_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpoint|url|server)\d*$")
 
 
 @RULES.add("SB331", "error", "a quoted list of nodes in an array", words=("hostname",))
 def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
-    if "hostname" not in script.text or script.resources.nodes < 2:
+    if script.resources.nodes < 2:
         return
     body = script.body
     lists = {setting.name for setting in body.sets if setting.word and _LISTS_NODES.search(setting.word.text)}
@@ -330,15 +327,17 @@ def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
         if setting.items is None or piece is None or not piece.quoted or piece.subscript or piece.operator:
             continue
         word = setting.items[0]
-        if piece.name in lists if piece.kind == "variable" else _LISTS_NODES.search(piece.text):
+        is_variable = piece.kind == "variable"
+        if piece.name in lists if is_variable else _LISTS_NODES.search(piece.text):
             what = f"the quotes make all {script.resources.nodes} nodes one element of {setting.name}: "
             what += f"${{{setting.name}[1]}} is empty, and ${{{setting.name}[0]}} names no host"
-            bare = word.text.replace('"', "") if piece.kind == "variable" else word.text[1:-1]
-            edit = Edit(word.line, word.column, word.end_column, bare)
+            unquoted = word.text.replace('"', "") if is_variable else word.text[1:-1]
+            edit = Edit(word.line, word.column, word.end_column, unquoted)
             edits = (edit,) if word.line == word.end_line else ()
-            yield Hit(script.at_word(word), what, f"{setting.name}=({bare})", edits=edits)
+            yield Hit(script.at_word(word), what, f"{setting.name}=({unquoted})", edits=edits)
 
 
+# $(scontrol show hostnames ...), but not in a pipe, which may choose one node.
 _LISTS_NODES = re.compile(
     r"\$\(\s*scontrol\s+show\s+hostnames?\b[^|]*\)|`\s*scontrol\s+show\s+hostnames?\b[^|]*`"
 )
@@ -359,26 +358,26 @@ def _standalone_on_nodes(script: JobScript) -> Iterator[Hit]:
         if option and launch.step and nodes and nodes > 1 and not launch.runs_in_some_tasks:
             what = f"with --standalone each node is a group of its own: each of the {nodes} nodes trains the "
             what += "same model alone"
-            fix = "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-            yield Hit(script.at_word(option.word), what, fix)
+            yield Hit(script.at_word(option.word), what, f"--nnodes=$SLURM_NNODES {RDZV_OPTIONS}")
 
 
 def _has_whole_nodes(script: JobScript) -> bool:
     """Return whether the job takes all GPUs of its nodes, so that no other training runs there."""
     partitions, gpus = script.partitions, script.resources.gpu_count
+    # The GPUs on a node of each partition; an unknown number counts as more than the job takes.
     sizes = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
     return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
 
 
 def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     """Yield the place, the variable's name and the text of each literal port."""
-    used = script.trainings
-    if all(launch.launcher and "standalone" in launch.launcher.options for launch in used):
-        return
+    trainings = script.trainings
+    if all(launch.launcher and "standalone" in launch.launcher.options for launch in trainings):
+        return  # --standalone takes a free port
     for setting in script.body.sets:
         if setting.word is not None and setting.name in _PORT_NAMES:
             yield script.at_start(setting), setting.name, setting.value or ""
-    for launch in used:
+    for launch in trainings:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
             continue
@@ -392,6 +391,8 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
 
 def _fixed_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     """Yield the place, the variable's name and the message of addresses that name a fixed node."""
+    if not script.trainings or "nodelist" in script.options:  # --nodelist fixes the nodes
+        return
     named = (setting for setting in _addresses(script) if "FILE" not in setting.name.upper())
     values = [(script.at_start(setting), setting.name, setting.value or "") for setting in named]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
@@ -400,7 +401,7 @@ def _fixed_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
         values += [
             (script.at_option_of(option), "", launcher.text_of(option)) for option in options if option
         ]
-    for place, variable, value in values if script.trainings and "nodelist" not in script.options else ():
+    for place, variable, value in values:
         if name := node_in_address(value):
             what = f"the script names {name} as the place to meet: the job may run on other nodes"
             yield place, variable, what
@@ -412,6 +413,7 @@ def node_in_address(address: str) -> str:
     return match[1] if match and not LOOPBACK.match(address) else ""
 
 
+# 10.0.0.5:29500 or node12.cluster.org
 _NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d+)?$")
 
 
@@ -427,22 +429,21 @@ def _addresses(script: JobScript) -> list[Assignment]:
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
     """Yield the place, the variable's name and the message of commands that may give a useless address."""
     addresses = _addresses(script)
-    started = {id(launch.command): launch.program.words for launch in script.steps}
+    words_in_step = {id(launch.command): launch.program.words for launch in script.steps}
     for command in script.named("hostname", "echo", "srun"):
         is_substituted = command.context.substitution and not command.context.trap
         inside = [address.name for address in addresses if address.at <= command.at < address.end]
         if not is_substituted or not inside:
             continue
-        words = started.get(id(command), command.words)
+        words = words_in_step.get(id(command), command.words)
         name = words[0].text if words else ""
         values = [word.value or "" for word in words[1:]]
         if name == "echo" and values and LOOPBACK.match(values[0]):
             what = f"where the first node is not found, {values[0]} takes its place: every node then trains "
             what += "alone, without an error"
             yield script.at_word(words[0]), inside[0], what
-        elif name == "hostname" and id(command) in started and _ADDRESS_OPTIONS & set(values):
-            if command.pipe:
-                continue  # the pipe may choose one address
+        is_step = id(command) in words_in_step and not command.pipe  # a pipe may choose one address
+        if name == "hostname" and is_step and _ADDRESS_OPTIONS & set(values):
             what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
             what += "nodes never find each other"
             yield script.at_word(words[0]), inside[0], what

@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-_AGENT = "torch/distributed/elastic/multiprocessing/api.py"
+_AGENT_SOURCE = "torch/distributed/elastic/multiprocessing/api.py"  # of SB614
 LONG_JOB_S = 12 * 3600  # a longer job should save checkpoints
 HARMLESS_SIGNALS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # a process without a handler ignores these
+# A script that resumes its training, or saves it, holds one of these words.
 RESUME_WORDS = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
 SAVE_WORDS = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-_SIGNAL_NAMES = {str(int(signal)): signal.name for signal in Signals}
+_SIGNAL_NAMES = {str(int(signal)): signal.name for signal in Signals}  # "15" -> "SIGTERM"
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
 
 
 def signal_of(script: JobScript, *, batch: bool) -> str | None:
-    """Return the name of the signal that --signal sends to the batch shell (`batch`) or to the steps.
+    """Return the name of the signal that --signal sends: with `batch` to the batch shell, else to the steps.
 
-    The result is None if --signal is missing, sends to the other of the two, or is malformed (SB126).
+    The result is None if --signal is missing or malformed (SB126), or if it names the other receiver.
     """
     setting = read_signal(script.option("signal"))
     return _signal_name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
@@ -68,13 +69,14 @@ def _runs_only_its_text(script: JobScript) -> bool:
 
 
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script", words=("--si",))
-def _has_trap(script: JobScript) -> Iterator[Hit]:
+def _untrapped_signal(script: JobScript) -> Iterator[Hit]:
     name = signal_of(script, batch=True)
     if name is None or name in HARMLESS_SIGNALS or name == "INT":  # a waiting bash survives INT
         return
     if {name, "?"} & _trapped_signals(script) or not _runs_only_its_text(script):
         return
-    if not any(_signal_name(word.text) == name for command in script.commands for word in command.words[1:]):
+    arguments = (word for command in script.commands for word in command.words[1:])
+    if not any(_signal_name(word.text) == name for word in arguments):  # such as kill -s USR1
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
         fix = f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background "
@@ -82,10 +84,9 @@ def _has_trap(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)", words=("trap",))
-def _trap_in_time(script: JobScript) -> Iterator[Hit]:
-    signal, trapped = signal_of(script, batch=True), _trapped_signals(script)
-    if signal not in trapped:
-        signal = "TERM" if "TERM" in trapped else None
+def _late_trap(script: JobScript) -> Iterator[Hit]:
+    requested, trapped = signal_of(script, batch=True), _trapped_signals(script)
+    signal = requested if requested in trapped else "TERM" if "TERM" in trapped else None
     if signal is None:
         return
     trainings, commands = script.trainings, script.body.commands
@@ -94,7 +95,7 @@ def _trap_in_time(script: JobScript) -> Iterator[Hit]:
     last = trainings[-1]
     program = f"{(last.step or last.program).name} in line {last.command.line}"
     what = f"bash runs the trap for {signal} only when {program} has ended: "
-    if is_requested := signal == signal_of(script, batch=True):
+    if is_requested := signal == requested:
         what += "by then the training is over, or was killed at the time limit"
     else:  # scancel, a preemption and the time limit also signal the program
         what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
@@ -129,7 +130,7 @@ def _unreached_handler(script: JobScript) -> Iterator[Hit]:
     words=("--si",),
     report="https://github.com/KempnerInstitute/KempnerForge/issues/177",
 )
-def _trainer_survives(script: JobScript) -> Iterator[Hit]:
+def _trainer_without_handler(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal in (None, "INT", *HARMLESS_SIGNALS) or script.folder is None or script.named("cd"):
         return
@@ -174,13 +175,12 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
     words=("trap",),
     report="https://github.com/BSC-ES/autosubmit/issues/2806",
 )
-def _marks_success(script: JobScript) -> Iterator[Hit]:
+def _false_mark_of_success(script: JobScript) -> Iterator[Hit]:
     if "TERM" in _trapped_signals(script) or not _runs_only_its_text(script):
         return
     for trap, body in script.body.traps:
-        if {"EXIT", "0"} & {_signal_name(word.text) for word in trap.words[2:]} and _writes_mark(
-            script, body
-        ):
+        signals = {_signal_name(word.text) for word in trap.words[2:]}
+        if {"EXIT", "0"} & signals and _writes_mark(script, body):
             what = "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? "
             what += "0: a job that was ended is marked as done"
             yield Hit(script.at_word(trap), what, "write the mark in the script's last line, after its work")
@@ -188,17 +188,17 @@ def _marks_success(script: JobScript) -> Iterator[Hit]:
 
 
 def _writes_mark(script: JobScript, body: Body) -> bool:
-    """Return whether a trap, or a function called there, always writes a file such as `done`."""
-    functions = {command.name for command in body.commands}
-    called = [command for command in script.body.commands if command.context.function in functions - {""}]
-    uses = [use for use in (*body.uses, *script.body.uses) if use.name == "?"]
-    places = [*body.commands, *called]
+    """Return whether the body of a trap, or a function that it calls, always writes a file such as `done`."""
+    called = {command.name for command in body.commands} - {""}
+    in_called = [command for command in script.body.commands if command.context.function in called]
+    status_uses = [use for use in (*body.uses, *script.body.uses) if use.name == "?"]
+    commands = [*body.commands, *in_called]
     sees_status = any(
         command.at <= use.at < command.end and command.source is use.source
-        for command in places
-        for use in uses
+        for command in commands
+        for use in status_uses
     )
-    for command in places:
+    for command in commands:
         if command.context.branch and not sees_status:
             continue  # the trap tests the work before it writes the mark
         files = [redirect.target for redirect in command.redirects if redirect.operator in (">", ">>", ">|")]
@@ -208,6 +208,7 @@ def _writes_mark(script: JobScript, body: Body) -> bool:
     return False
 
 
+# The name of a file such as job.done or SUCCESS.
 _DONE_NAME = re.compile(
     r"(?i)(?:^|[^a-z])(?:done|success(?:ful)?|succeeded|completed?|finished|ok)(?:$|[^a-z])"
 )
@@ -235,7 +236,7 @@ def _long_without_checkpoints(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB610", "warning", "a script that submits itself", words=("sbatch",))
-def _own_successor(script: JobScript) -> Iterator[Hit]:
+def _self_submission(script: JobScript) -> Iterator[Hit]:
     file_name = script.file.rpartition("/")[2]
     for command in script.named("sbatch"):
         for word in command.words[1:]:
@@ -268,9 +269,8 @@ def _unsatisfied_dependency(script: JobScript) -> Iterator[Hit]:
         edits = (Edit(at.line, at.end, at.end, f" {option}"),) if at.end else ()
         yield Hit(at, what, f"add {option}", edits=edits)
     for command in script.named("sbatch"):
-        if any("kill-on-invalid-dep" in word.text for word in command.words) or _is_last_command_of_own_job(
-            command, script
-        ):
+        has_option = any("kill-on-invalid-dep" in word.text for word in command.words)
+        if has_option or _submits_own_successor(command, script):
             continue
         for word in command.words[1:]:
             pieces = script.body.resolve(word).pieces  # a $( ) may submit other jobs
@@ -278,28 +278,30 @@ def _unsatisfied_dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-BRIEF = programs("brief")
+BRIEF = programs("brief")  # programs that end in a moment
 
 
-def _is_last_command_of_own_job(command: Command, script: JobScript) -> bool:
-    """Return whether an sbatch waits for its own job, and only brief commands follow it in the script.
+def _submits_own_successor(command: Command, script: JobScript) -> bool:
+    """Return whether a job submits a successor of itself, and then runs only brief commands.
 
-    This job then succeeds, so the new job starts.
+    The job then almost certainly succeeds, so its successor starts.
     """
     later = (other for other in script.body.commands if other.at > command.end)
-    is_own = {"SLURM_JOB_ID", "SLURM_JOBID"} & {name for word in command.words for name in word.variables}
-    return bool(is_own) and command.context.top and all(other.name in BRIEF for other in later)
+    names_own_job = {"SLURM_JOB_ID", "SLURM_JOBID"} & {
+        name for word in command.words for name in word.variables
+    }
+    return bool(names_own_job) and command.context.top and all(other.name in BRIEF for other in later)
 
 
 @RULES.add(
     "SB614",
     "warning",
     "a signal that kills torchrun",
-    source=_AGENT,
+    source=_AGENT_SOURCE,
     words=("--si",),
     report="https://github.com/pytorch/pytorch/issues/154849",
 )
-def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
+def _killed_torchrun(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or signal not in ("USR1", "USR2"):
         return
@@ -324,7 +326,7 @@ def _torchrun_signal(script: JobScript) -> Iterator[Hit]:
     words=("--si",),
     report="https://github.com/aws/deep-learning-containers/issues/632",
 )
-def _shell_between(script: JobScript) -> Iterator[Hit]:
+def _shell_that_keeps_signal(script: JobScript) -> Iterator[Hit]:
     signal = signal_of(script, batch=False)
     if signal is None or signal in HARMLESS_SIGNALS:
         return
@@ -337,11 +339,12 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
                 continue
             commands = [command for command in tool.body.commands if not command.context.substitution]
             if len(commands) < 2 and not any(command.context.loop for command in commands):
-                continue
+                continue  # the shell replaces itself by its only command
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
-            last = commands[-1]  # newer releases of bash exec this command
-            replaces_itself = shell.name == "bash" and last.context.top and not last.pipe
-            replaces_itself = replaces_itself and last.at == tool.words[0].at
+            last = commands[-1]
+            is_simple = last.context.top and not last.pipe
+            # Newer releases of bash exec the last command of a string.
+            replaces_itself = shell.name == "bash" and is_simple and last.at == tool.words[0].at
             if replaces_itself:
                 what += ", unless this bash replaces itself by its last command, as newer ones do"
             fix = f"exec {tool.name} ... as its last command"
@@ -356,18 +359,20 @@ def _shell_between(script: JobScript) -> Iterator[Hit]:
     words=("&",),
     report="https://github.com/ascii-supply-networks/dagster-slurm/issues/43",
 )
-def _keeps_step(script: JobScript) -> Iterator[Hit]:
+def _server_that_keeps_step(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
         for _, body in launch.strings:
             if any(command.name in _ENDING_PROGRAMS or command.name == "exec" for command in body.commands):
                 continue
-            serving = [
+            if all(command.background for command in body.commands):
+                continue
+            servers = [
                 command
                 for command in body.commands
                 if command.background and SERVER_COMMAND.search(command.text)
             ]
-            for command in serving if not all(command.background for command in body.commands) else ():
+            for command in servers:
                 if _has_own_output(command):
                     continue  # the step does not wait for the program
                 what = f"{command.name} has the output of the task and never ends: the step waits for it, "
@@ -378,16 +383,16 @@ def _keeps_step(script: JobScript) -> Iterator[Hit]:
 
 def _has_own_output(command: Command) -> bool:
     """Return whether a command redirects stdout and stderr; a step waits until both are closed."""
-    own = set()
+    redirected = set()  # the descriptors that do not belong to the task any more
     for redirect in command.redirects:
         target = redirect.target.text if redirect.target else ""
         if redirect.operator in ("&>", "&>>"):
             return True
-        if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and target in own):
-            own.add(redirect.descriptor or "1")
+        if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and target in redirected):
+            redirected.add(redirect.descriptor or "1")
         elif redirect.operator == ">&" and not target.isdecimal():
             return True
-    return {"1", "2"} <= own
+    return {"1", "2"} <= redirected
 
 
 @RULES.add(
@@ -401,12 +406,14 @@ def _has_own_output(command: Command) -> bool:
 def _unseen_end(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that may end while the task continues."""
     for launch in script.steps:
-        for _, body in launch.strings if (launch.tasks or 0) > 1 and not launch.is_helper else ():
+        if (launch.tasks or 0) < 2 or launch.is_helper:
+            continue
+        for _, body in launch.strings:
             if any(command.name in _ENDING_PROGRAMS for command in body.commands):
                 continue
-            ignored = HELPERS | {""}
-            background = (each for each in body.commands if each.background and each.name not in ignored)
-            command = next((each for each in background if not _MONITORS.search(each.text)), None)
+            background = (other for other in body.commands if other.background)
+            working = (other for other in background if other.name not in HELPERS | {""})
+            command = next((other for other in working if not _MONITORS.search(other.text)), None)
             if command and not all(command.background for command in body.commands):
                 what = f"if {command.name} in the background of a task ends, no other program is ended: the "
                 what += "step runs on without it"
@@ -415,8 +422,9 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
                 return
 
 
+# Programs that only watch others, so that nothing is lost when one ends.
 _MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
-_ENDING_PROGRAMS = programs("ends-others")
+_ENDING_PROGRAMS = programs("ends-others")  # programs that end other processes, or wait for their end
 # Programs that never end by themselves.
 SERVER_COMMAND = re.compile(
     r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"
@@ -427,8 +435,8 @@ SERVER_COMMAND = re.compile(
 
 
 @RULES.add("SB617", "info", "tasks that keep running when one has failed", words=("srun",))
-def _fails_together(script: JobScript) -> Iterator[Hit]:
-    if "KILL_BAD_EXIT" in script.text:
+def _tasks_after_failure(script: JobScript) -> Iterator[Hit]:
+    if "KILL_BAD_EXIT" in script.text:  # SLURM_KILL_BAD_EXIT, a variable that srun reads
         return
     for launch in script.trainings:
         step = launch.step
