@@ -14,6 +14,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
+# An address that nobody has, such as <your email> or NetID@example.edu.
 _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CHANGE_?ME", re.IGNORECASE)
 
 
@@ -21,11 +22,12 @@ _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CH
 def _bad_value(script: JobScript) -> Iterator[Hit]:
     if script.sbatch.refusal is None:
         return
-    broken = [option for option, _ in broken_values(script)]
+    broken = [option for option, _ in broken_values(script)]  # reported by SB112
     for use in uses(script):
         is_ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
         refusal = None if is_ignored else option_refusal(script, use)
-        if refusal and use not in broken and not re.match(r"-\w=", use.word.text):  # SB112, SB111
+        has_short_equals = re.match(r"-\w=", use.word.text)  # SB111
+        if refusal and use not in broken and not has_short_equals:
             yield Hit(script.at_use(use), *refusal)
 
 

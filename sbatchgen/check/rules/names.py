@@ -17,7 +17,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}  # by kind
+VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}  # kind -> names
 
 
 def values_of(kind: str) -> dict[str, list[str]]:
@@ -29,12 +29,14 @@ def values_of(kind: str) -> dict[str, list[str]]:
 SLURM_VARIABLES = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
 NAMES_MAX = 200  # names of a script that are compared with names of Slurm
 LONGEST = 60  # characters of a name that is compared
-SITE_VARIABLES = frozenset(
+# Variables that some sites set, without _ as other sites write them with it.
+_SITE_SLURM_NAMES = frozenset(
     ("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR")
 )
-_GROUPED = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")
+_GROUP_SUFFIX = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")  # of a heterogeneous job
+# A variable of another scheduler -> the variable of Slurm.
 SCHEDULER_VARIABLES = {name: value for name, (value,) in values_of("others").items()}
-CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])
+CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])  # read by the programs that a script starts
 _CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])
 _RANK_VARIABLES = frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
 # A launcher in a value, not as a part of a path.
@@ -58,8 +60,8 @@ def _intended_variable(name: str) -> str:
     The result is "" if Slurm or a site may set a variable of this name, or if no variable has a similar name.
     """
     is_known = (
-        not SLURM_VARIABLES.isdisjoint((name, _GROUPED.sub("", name)))
-        or name.replace("_", "") in SITE_VARIABLES
+        not SLURM_VARIABLES.isdisjoint((name, _GROUP_SUFFIX.sub("", name)))
+        or name.replace("_", "") in _SITE_SLURM_NAMES
     )
     if is_known or len(name) > LONGEST:
         return ""
@@ -84,21 +86,21 @@ def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     exported = {word for command in script.named("export", "declare") for word in command.arguments}
     yield from _unexported_to_tasks(script, exported)
     exported |= {setting.name for setting in body.sets if setting.exported}
-    used = {use.name for use in body.uses}
+    used = {use.name for use in body.uses}  # a variable of the script itself
     if not _RANK_VARIABLES.isdisjoint(script.assigned):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
         has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
         if not has_python or has_launcher:
-            used |= _RANK_VARIABLES  # MPI ignores them, launchers set them
+            used |= _RANK_VARIABLES  # no hit: MPI ignores them, and launchers set them
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
     for setting in body.sets:
         name, context = setting.name, setting.context
         is_plain = not (setting.prefix or setting.setter or context.function or context.substitution)
-        is_read = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
-        if not is_plain or name in exported or name in used or not is_read:
+        is_for_children = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
+        if not is_plain or name in exported or name in used or not is_for_children:
             continue
         if started and started[-1] > setting.at:
-            exported.add(name)
+            exported.add(name)  # one hit for each name
             shown = re.fullmatch(r"[\w./:-]{1,40}", setting.value or "")
             what = f"{name} is not exported: the programs that the script starts do not see it"
             yield Hit(script.at_start(setting), what, f"export {name}={shown[0] if shown else '...'}")
@@ -109,8 +111,11 @@ def _has_launcher_in_value(body: Body) -> bool:
     return any(_LAUNCHER.search(setting.word.text) for setting in body.sets if setting.word)
 
 
-def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterator[Hit]:
-    """Find unexported variables in a text that tasks expand: a string in single quotes, a here-document."""
+def _unexported_to_tasks(script: JobScript, exported_names: Collection[str]) -> Iterator[Hit]:
+    """Find unexported variables in a text that tasks expand: a string in single quotes, a here-document.
+
+    `exported_names` are the words after export and declare.
+    """
     sets = script.body.sets
     exported = {
         setting.name
@@ -121,7 +126,7 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
         made_in_task = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
         for name in dict.fromkeys(_USED_VARIABLE.findall(_NOT_EXPANDED.sub("", text))):
             before = [setting for setting in sets if setting.name == name and setting.at < launch.command.at]
-            if before and name not in exported | made_in_task | {*declared}:
+            if before and name not in exported | made_in_task | {*exported_names}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
                 yield Hit(script.at_start(before[-1]), what, f"export {name}")
 
@@ -129,22 +134,25 @@ def _unexported_to_tasks(script: JobScript, declared: Collection[str]) -> Iterat
 def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
     """Yield the texts that the shells of tasks expand, and the batch shell does not."""
     for launch in script.steps:
-        command, shell = launch.command, next((tool for tool in launch.tools if tool.name in SHELLS), None)
+        command = launch.command
+        shell = next((tool for tool in launch.tools if tool.name in SHELLS), None)
         for tool in launch.tools:
             option = tool.option("command") if tool.name in SHELLS else None
             string = option.value_word.text if option and option.value_word else ""
             if re.fullmatch(r"'[^']*'", string):  # in '...'"$NAME"'...' the batch shell expands $NAME
                 yield launch, string
         for redirect in command.redirects if shell and "command" not in shell.options else ():
-            if redirect.target and redirect.operator.startswith("<<") and redirect.target.quoted:
-                after = command.source.text[redirect.target.end :].partition("\n")[2]
-                end = re.compile(rf"^\t*{re.escape(redirect.target.text[1:-1])}$", re.MULTILINE).search(after)
+            mark = redirect.target
+            if mark and redirect.operator.startswith("<<") and mark.quoted:  # <<'END'
+                after = command.source.text[mark.end :].partition("\n")[2]
+                end = re.compile(rf"^\t*{re.escape(mark.text[1:-1])}$", re.MULTILINE).search(after)
                 yield launch, after[: end.start()] if end else ""
 
 
 # Parts of a task's text without variables: single quotes in a here-document, comments, and an escaped $.
 _NOT_EXPANDED = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
 _USED_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
+# A variable that the text itself sets: NAME=, for NAME, read NAME.
 _MADE_VARIABLE = re.compile(
     r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?="
     r"|\b(?:for|read|local|mapfile|declare)[ \t]+(?:-\w+[ \t]+)*([A-Za-z_]\w*)"
@@ -153,9 +161,8 @@ _MADE_VARIABLE = re.compile(
 
 @RULES.add("SB424", "warning", "a variable of another scheduler", words=(*SCHEDULER_VARIABLES,))
 def _scheduler_variables(script: JobScript) -> Iterator[Hit]:
-    if _SCHEDULERS & {word.lower() for word in script.tested} or any(
-        map(SCHEDULER_VARIABLES.get, script.tested)
-    ):
+    tests_name = _SCHEDULERS & {word.lower() for word in script.tested}
+    if tests_name or any(map(SCHEDULER_VARIABLES.get, script.tested)):
         return  # the script is for several schedulers
     for use in script.first_uses(SCHEDULER_VARIABLES.get):
         if use.name in script.tested:
@@ -176,19 +183,19 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         if not launch.is_native or not tasks:
             continue
         before = [setting for setting in script.body.sets if setting.at < launch.command.end]
-        sets = [setting for setting in before if setting.name == "WORLD_SIZE"]
-        sizes = [
+        sizes = [setting for setting in before if setting.name == "WORLD_SIZE"]
+        inherited = [
             setting
-            for setting in sets
+            for setting in sizes
             if (setting in launch.command.prefix if setting.prefix else setting.exported)
         ]
-        value = (sizes[-1].value or "") if sizes else ""
-        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not sizes[-1].context.branch:
+        value = (inherited[-1].value or "") if inherited else ""
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
             is_of_job = slurm_number("SLURM_NTASKS", script.resources) == tasks
             fix = f"WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else tasks}"
-            yield Hit(script.at_start(sizes[-1]), what, fix)
+            yield Hit(script.at_start(inherited[-1]), what, fix)
         return
 
 
@@ -202,7 +209,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
 )
 def _overwritten_variables(script: JobScript) -> Iterator[Hit]:
     """Find a number for SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK that the script itself sets."""
-    cpus, needs_cpus = script.resources.cpus_per_task, script.release >= "23.11"
+    cpus, compares_cpus = script.resources.cpus_per_task, script.release >= "23.11"
     for setting in script.body.sets:
         value = setting.value or ""
         is_plain = setting.context.top and not setting.prefix and setting.setter in ("", "export")
@@ -212,7 +219,7 @@ def _overwritten_variables(script: JobScript) -> Iterator[Hit]:
         if setting.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
             what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
             yield Hit(at, what, "remove it: Slurm sets it")
-        elif setting.name == "SLURM_CPUS_PER_TASK" and cpus and needs_cpus and int(value) != cpus:
+        elif setting.name == "SLURM_CPUS_PER_TASK" and cpus and compares_cpus and int(value) != cpus:
             step = next((launch.step for launch in script.steps if launch.command.at > setting.at), None)
             if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
                 what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"

@@ -20,12 +20,13 @@ from sbatchgen.check.script.resource_request import UNLIMITED
 
 RULES: Rules[Job] = Rules()
 
+# The rule SB126, which `misread_values` and the rules of resolved jobs add: id, severity, title.
 BAD_VALUE: tuple[str, Severity, str] = ("SB126", "error", "a value that sbatch refuses")
 FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # usual time limits in hours
 FEW_HOURS = 16  # numbers up to this one usually mean hours for a training, and minutes for a short test
 FEW_MIB = 128  # numbers up to this one usually mean gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
-_TRES = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
+_TRES_KINDS = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
 
 
 @cache
@@ -55,8 +56,8 @@ def sbatch_refusal(name: str, value: str, slurm: str) -> tuple[str, str] | None:
 
 def _example_like(example: str, value: str) -> str:
     """Return the example, with the type of GPU that the wrong value names in place of TYPE."""
-    kind = re.search(r"(?:^|gpu:|,)([A-Za-z]\w*):\d", value) or re.search(r"gpu:([A-Za-z]\w*)", value)
-    return example.replace("TYPE", kind[1]) if kind and kind[1] != "gpu" else example
+    gpu_type = re.search(r"(?:^|gpu:|,)([A-Za-z]\w*):\d", value) or re.search(r"gpu:([A-Za-z]\w*)", value)
+    return example.replace("TYPE", gpu_type[1]) if gpu_type and gpu_type[1] != "gpu" else example
 
 
 @RULES.add("SB127", "warning", "a time limit that is read as minutes")
@@ -67,8 +68,9 @@ def _time_in_minutes(job: Job) -> Iterator[Hit]:
         if match is None:
             continue
         minutes, seconds = int(match[1]), match[2]
-        means_hours = minutes in FULL_HOURS and not (seconds is None and minutes % 5 == 0)
-        may_be_minutes = minutes % 5 == 0 or minutes > FEW_HOURS or not job.trains
+        is_round = minutes % 5 == 0
+        means_hours = minutes in FULL_HOURS and not (seconds is None and is_round)
+        may_be_minutes = is_round or minutes > FEW_HOURS or not job.trains
         if may_be_minutes and not means_hours and int(seconds or 0) == 0:
             continue  # 30 and 30:00 are half an hour
         if seconds is not None:
@@ -84,7 +86,7 @@ def _time_in_minutes(job: Job) -> Iterator[Hit]:
 def _memory_in_megabytes(job: Job) -> Iterator[Hit]:
     for name in ("mem", "mem-per-cpu", "mem-per-gpu"):
         value = job.written_value(name)
-        largest = FEW_MIB if name == "mem" else FEW_MIB // 4
+        largest = FEW_MIB if name == "mem" else FEW_MIB // 4  # a CPU or GPU needs less than a node
         if re.fullmatch(r"0*[1-9]\d{0,2}", value) and int(value) <= largest:
             what = f"--{name}={value} is {value} megabytes"
             yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
@@ -102,12 +104,12 @@ def _refused_value(job: Job) -> Iterator[Hit]:
     for option, text in job.resources.options.items():
         kind = value_kinds().get(option, "")
         try:
-            _check(kind, text, job)
+            _check_value(kind, text, job)
         except ValueError as error:
             what = f"Slurm refuses --{option}={text[:80]}: {error}"
             yield Hit(option, what, _example_like(_examples()[f"kind {kind}"].format(option), text))
     partition = job.resources.options.get("partition", "")
-    if partition.startswith("=") and not _is_short(job, "partition"):  # SB111
+    if partition.startswith("=") and not _is_short(job, "partition"):  # SB111 reports -p=NAME
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
         name = partition.lstrip("=")
         yield Hit("partition", what, f"--partition={name}" if name else "name one, or remove the line")
@@ -120,8 +122,8 @@ def _refused_value(job: Job) -> Iterator[Hit]:
     if batch and (lacking := {*re.findall(r"\w+", batch)} - {*re.findall(r"\w+", constraint)}):
         what = f"--batch={batch}: {min(lacking)} is not in --constraint, so Slurm refuses the job"
         yield Hit("batch", what, f"--constraint={batch}" if not constraint else "name it in --constraint too")
-    limit, least = job.resources.time, job.resources.time_min
-    if limit and least and limit < least:
+    time, time_min = job.resources.time, job.resources.time_min
+    if time and time_min and time < time_min:
         what = f"--time-min={job.written_value('time-min')} is above --time={job.written_value('time')}: "
         what += "Slurm refuses it"
         yield Hit("time-min", what, "give --time the larger one of both")
@@ -147,28 +149,28 @@ def _more_nodes_named(job: Job) -> Iterator[Hit]:
     """
     nodes, nodelist = job.resources.options.get("nodes", ""), job.resources.options.get("nodelist", "")
     if not nodes.replace("-", "").isdecimal() or {"/", "{", "$", "<"} & {*nodelist}:
-        return
+        return  # a file of nodes, a function, a variable or a placeholder
     from sbatchgen.check.sbatch.hostlist import hosts
 
-    most, count = job.resources.nodes_max or job.resources.nodes, len({*hosts(nodelist)})
-    if not 0 < most < count:
+    nodes_max, count = job.resources.nodes_max or job.resources.nodes, len({*hosts(nodelist)})
+    if not 0 < nodes_max < count:
         return
     what = f"--nodes={nodes}, but --nodelist names {count} nodes: "
     is_taken = not job.assumed and job.slurm >= TAKES_PART_OF_NODELIST
-    what += f"the job gets {most} of them" if is_taken else "sbatch refuses the job"
+    what += f"the job gets {nodes_max} of them" if is_taken else "sbatch refuses the job"
     if job.assumed:
-        what += f", or gives it {most} of them from Slurm {TAKES_PART_OF_NODELIST} on"
+        what += f", or gives it {nodes_max} of them from Slurm {TAKES_PART_OF_NODELIST} on"
     yield Hit("nodes", what, f"--nodes={count}, or name fewer nodes", "info" if is_taken else None)
 
 
-TAKES_PART_OF_NODELIST = "23.02"
+TAKES_PART_OF_NODELIST = "23.02"  # the first release that uses only some nodes of a long --nodelist
 TAKES_EMPTY_WORDS = "23.02"  # 22.05 refuses an empty --gres or --partition, 26.05 does not
 
 
 def slurmctld_refuses(option: str, text: str, job: Job) -> bool:
     """Return whether slurmctld refuses the value of an option on any cluster."""
     try:
-        _check(value_kinds().get(option, ""), text, job)
+        _check_value(value_kinds().get(option, ""), text, job)
     except ValueError:
         return True
     return False
@@ -179,8 +181,8 @@ def time_limit(seconds: int) -> str:
     return "UNLIMITED" if seconds >= UNLIMITED else str(Duration(seconds))
 
 
-def _check(kind: str, text: str, job: Job) -> None:
-    """Raise ValueError for a value that slurmctld refuses."""
+def _check_value(kind: str, text: str, job: Job) -> None:
+    """Raise ValueError for a value that slurmctld refuses; `kind` is the kind of the option's values."""
     match kind:
         case "array":
             _check_array(text)
@@ -201,13 +203,15 @@ def _check(kind: str, text: str, job: Job) -> None:
             for _ in items(as_gres(text) if kind == "gpus" else text, slurm=job.slurm):
                 pass
         case "tres" if job.slurm >= "24.05":
+            # The kinds in a list such as cpu=4,gres/gpu:2.
             kinds = [re.split("[/:=]", item, maxsplit=1)[0] for item in text.split(",") if {*item} & {*":="}]
-            for unknown in (name for name in kinds if name not in _TRES):
+            for unknown in (name for name in kinds if name not in _TRES_KINDS):
                 hint = ": write gres/gpu" if unknown == "gpu" else ""
                 raise ValueError(f"'{unknown}' is not a kind of resource{hint}")
 
 
 def _check_array(text: str) -> None:
+    """Raise ValueError for a list of indices that no cluster takes."""
     from sbatchgen.check.sbatch.array import indices
 
     ranges = indices(text)
@@ -218,13 +222,14 @@ def _check_array(text: str) -> None:
 
 
 def _check_hosts(text: str, job: Job) -> None:
+    """Raise ValueError for a malformed list of nodes, and for a node in both --nodelist and --exclude."""
     from sbatchgen.check.sbatch.hostlist import expand, hosts
 
     if not {"/", "{"} & {*text}:  # a file, or a function of slurmctld
         expand(text)
     if text == job.resources.options.get("exclude"):
-        asked = hosts(job.option("nodelist"))
+        named = hosts(job.option("nodelist"))
         sizes = (job.resources.ntasks, job.resources.nodes_min)
-        is_partial = any(size is not None and size < len(asked) for size in sizes)  # Slurm may use a part
-        if common := set() if is_partial else {*hosts(text)} & {*asked}:
+        may_use_part = any(size is not None and size < len(named) for size in sizes)
+        if common := set() if may_use_part else {*hosts(text)} & {*named}:
             raise ValueError(f"{', '.join(sorted(common)[:3])} is in --nodelist too")

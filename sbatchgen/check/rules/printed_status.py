@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash import Body, Command
     from sbatchgen.check.bash.grammar import Node
 
-_SMALL_PROGRAMS = programs("last")
+_SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script
 # With these commands and words, the author wants the script to continue after a failure.
 _IGNORING_WORDS = frozenset(("true", ":"))
 _WARNING_WORDS = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
@@ -31,13 +31,17 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
     if work is None or body.traps or body.faults or _lost_in_pipe(body, work):
         return
     stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
-    later = [command for command in body.commands if command.at > work.at and command not in stages]
-    later = [command for command in later if not (command.context.function or command.context.substitution)]
+    following = (command for command in body.commands if command.at > work.at and command not in stages)
+    later = [
+        command
+        for command in following
+        if not (command.context.function or command.context.substitution)
+    ]
     continues = work.context.condition or not body.option_at("errexit", work.line)
-    is_last_work = all(
+    only_small_follow = all(
         command.test or not command.name or command.name in _SMALL_PROGRAMS for command in later
     )
-    if not later or not continues or not is_last_work:
+    if not later or not continues or not only_small_follow:
         return
     reads_status = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
     branches = [command for command in later if command.context.branch]
@@ -58,7 +62,7 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
 def _last_work(script: JobScript) -> Command | None:
     """Return the last command that starts a program, if the command always runs, in the foreground."""
     started = (launch for launch in script.launches if launch.is_training or launch.step or launch.mpi)
-    launched = [command.command for command in started if not command.is_helper]
+    launched = [launch.command for launch in started if not launch.is_helper]
     work = launched[-1] if launched else None
     if work is None or not work.context.top or work.context.loop or work.background:
         return None
@@ -79,8 +83,9 @@ def _ends_well(body: Body, node: Node) -> bool:
     if node.kind == "list" and len(node.children) > 1:
         return node.children[-2].kind == "||" and _ends_well(body, node.children[-1])
     if node.kind == "if_statement":
-        parts = [last for last, after in pairwise((*node.children, None)) if after is None or _opens(after)]
-        return all(last is not None and _ends_well(body, last) for last in parts[1:])
+        # The last node of the condition, and of each branch after it.
+        ends = [last for last, after in pairwise((*node.children, None)) if after is None or _opens(after)]
+        return all(last is not None and _ends_well(body, last) for last in ends[1:])
     if node.kind in ("elif_clause", "else_clause") or body.source.text.startswith("{", node.start):
         return bool(node.children) and _ends_well(body, node.children[-1])
     command = next((command for command in body.commands if command.at == node.start), None)

@@ -12,6 +12,7 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 
 REFUSED = "sbatch refuses this script: "
+# The parts of a rule's message that say who refuses what: the line then begins with REFUSED.
 _REFUSAL_MESSAGE = re.compile(
     r"^sbatch refuses the (?:script|job): |: (?:sbatch|Slurm|it) refuses (?:the script|the job|it)(?=,|$)"
 )
@@ -40,16 +41,16 @@ def refusal(script: JobScript) -> Finding | None:
     at = script.at(message.line or 1)
     problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")
     fallback = Finding("error", problem, rule=fallback_rule, place=at)
-    first = min(refusing, key=lambda finding: finding.rule, default=fallback)
-    what = REFUSED + _REFUSAL_MESSAGE.sub("", first.problem.what)
-    return first._replace(severity="error", problem=first.problem._replace(what=what))
+    reason = min(refusing, key=lambda finding: finding.rule, default=fallback)
+    what = REFUSED + _REFUSAL_MESSAGE.sub("", reason.problem.what)
+    return reason._replace(severity="error", problem=reason.problem._replace(what=what))
 
 
 def misfits(script: JobScript, *, nodes: int | None = None) -> list[Finding]:
     """Return the findings on requests that the cluster can't meet; `nodes` replaces --nodes."""
     if nodes:
-        asked = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
-        script = replace(script)
-        vars(script)["resources"] = asked
+        resources = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
+        script = replace(script)  # a copy, as other callers keep the script
+        vars(script)["resources"] = resources
     findings = (finding for rule in judge.rules(judge.FIT) for finding in judge.findings(rule, script))
     return [finding for finding in findings if finding.about_fit and finding.severity == "error"]

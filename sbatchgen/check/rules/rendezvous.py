@@ -162,8 +162,8 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, missing_hosts_message(nodes), deepspeed_fix(), "warning")
         rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
         has_computed_rank = rank and not (launcher.text_of(rank) or "$").isdecimal()
-        starts_alone = (launch.launcher_nodes or 0) < 2
-        if not call.is_static or starts_alone or has_computed_rank or _may_get_rank(launch):
+        is_alone = (launch.launcher_nodes or 0) < 2
+        if not call.is_static or is_alone or has_computed_rank or _may_get_rank(launch):
             continue
         if not has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address

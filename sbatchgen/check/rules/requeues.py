@@ -12,7 +12,6 @@ from sbatchgen.check.script.script import JobScript
 
 if TYPE_CHECKING:
     from sbatchgen.check.bash import Command, Word
-    from sbatchgen.check.bash.statement import Context
 
 RULES: Rules[JobScript] = Rules()
 
@@ -20,11 +19,12 @@ RULES: Rules[JobScript] = Rules()
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
 def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
     """Find a requeue after each failure: Slurm would requeue a job that fails at its start for ever."""
-    counts = "RESTART" in script.text or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
-    if counts or "requeue" not in script.text:
+    counts_restarts = "RESTART" in script.text or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
+    if counts_restarts:
         return
-    for command, context in _requeues(script):
-        if command.source.text[: command.at].rstrip().endswith("||") or "EXIT" in context.trap:
+    for command in _requeues(script):
+        follows_failure = command.source.text[: command.at].rstrip().endswith("||")
+        if follows_failure or "EXIT" in command.context.trap:
             what = "the job is requeued after each failure: one that fails at its start does so for ever"
             fix = f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}"
             yield Hit(script.at_word(command), what, fix)
@@ -32,7 +32,7 @@ def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
 def _whole_array(script: JobScript) -> Iterator[Hit]:
-    for command, _ in _requeues(script) if script.array_tasks > 1 else ():
+    for command in _requeues(script) if script.array_tasks > 1 else ():
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
         if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
             what = "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all "
@@ -41,13 +41,13 @@ def _whole_array(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, fix)
 
 
-def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
-    """Return the commands that requeue the job itself, with their contexts."""
+def _requeues(script: JobScript) -> list[Command]:
+    """Return each `scontrol requeue`, also in the string of a step's shell."""
     commands = [*script.named("scontrol")]
     commands += [
         command for launch in script.steps for _, body in launch.strings for command in body.commands
     ]
-    return [(command, command.context) for command in commands if command.arguments[:1] == ["requeue"]]
+    return [command for command in commands if command.arguments[:1] == ["requeue"]]
 
 
 @RULES.add(
@@ -58,11 +58,12 @@ def _requeues(script: JobScript) -> list[tuple[Command, Context]]:
     words=("--req",),
     report="https://github.com/NVIDIA/TensorRT-LLM/pull/17654",
 )
-def _deletes_results(script: JobScript) -> Iterator[Hit]:
+def _deleted_results(script: JobScript) -> Iterator[Hit]:
     """Find a folder of the program's results that a job with --requeue removes at its start."""
-    if "requeue" not in script.options or re.search(r"RESTART|mktemp|TMP", script.text):
+    knows_restarts = re.search(r"RESTART|mktemp|TMP", script.text)  # or has a new folder for each start
+    if "requeue" not in script.options or knows_restarts:
         return
-    yield from _deletes_input(script)
+    yield from _deleted_input(script)
     for command in script.named("rm"):
         flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
         if not re.search("[rR]", flags) or not command.context.top:
@@ -70,13 +71,13 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
         for word in command.words[1:]:
             folder = script.body.text_of(word).rstrip("/*")
             if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
-                continue
-            used = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
+                continue  # an option, or a folder that the next start makes again
+            names_folder = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
             for launch in script.launches:
                 if not (launch.is_training or (launch.step and not launch.is_helper)):
                     continue
                 texts = [script.body.text_of(argument) for argument in launch.program.words[1:]]
-                if launch.command.at > command.at and any(map(used.search, texts)):
+                if launch.command.at > command.at and any(map(names_folder.search, texts)):
                     what = f"--requeue starts the script again from its first line: this removes {folder}, "
                     what += "and what the job has written there"
                     fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"
@@ -84,12 +85,13 @@ def _deletes_results(script: JobScript) -> Iterator[Hit]:
                     return
 
 
-def _deletes_input(script: JobScript) -> Iterator[Hit]:
+def _deleted_input(script: JobScript) -> Iterator[Hit]:
     """Find a file that the script reads and later removes, so that a second run lacks the file."""
     readers: dict[str, Command] = {}  # name of a file -> the last command that reads it
     for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
         has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
-        for word in command.words[1 : -1 if has_target else None] if command.context.top else ():
+        inputs = command.words[1:-1] if has_target else command.words[1:]
+        for word in inputs if command.context.top else ():
             if not word.text.startswith("-"):
                 readers[word.text] = command
     for command in script.named("rm"):
@@ -99,7 +101,7 @@ def _deletes_input(script: JobScript) -> Iterator[Hit]:
         for word in command.words[1:] if work_follows and command.context.top else ():
             reader = readers.get(word.text)
             if reader is None or reader.name == "mv" or reader.at >= command.at:
-                continue
+                continue  # mv has moved the file already
             if not _is_made_before(word, reader, script):
                 what = "--requeue starts the script again from its first line: then "
                 what += f"{script.body.text_of(word)}, which line {reader.line} reads, is gone"
@@ -107,12 +109,15 @@ def _deletes_input(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-def _is_made_before(word: Word, first: Command, script: JobScript) -> bool:
-    """Return whether the script itself makes the file before its first use, so that a second run has it."""
-    earlier = script.body.source.text[: first.at]
+def _is_made_before(word: Word, reader: Command, script: JobScript) -> bool:
+    """Return whether the script itself makes the file that `word` names, before the command that reads it.
+
+    A second run then has the file again.
+    """
+    earlier = script.body.source.text[: reader.at]
     name = re.escape(word.text.strip('"'))
     return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(
         command.words[-1].text == word.text
         for command in script.named("cp", "rsync", "ln")
-        if command.at < first.at
+        if command.at < reader.at
     )

@@ -11,11 +11,11 @@ from sbatchgen.base.finding import NOWHERE, Edit, Finding, Place, Severity
 from sbatchgen.base.frozen import frozen
 
 CUT_SHORT = "SB336"  # the rule about steps that a dry run does not show
-J = TypeVar("J")  # the subject of a rule: a Job of any kind, a DryRun, or the comments of a script
+J = TypeVar("J")  # what a rule judges: a Job of any kind, a DryRun, or the comments of a script
 
 
 class Applies(Flag):
-    """The scripts and lines to which a rule applies, apart from whole scripts that a person submits."""
+    """The scripts and lines to which a rule also applies, beside whole scripts that a person submits."""
 
     EXAMPLES = auto()  # scripts in documents, which may have placeholders for readers
     PARTS = auto()  # scripts in documents without a first line, which may lack more lines
@@ -33,12 +33,12 @@ class Applies(Flag):
 class Hit(NamedTuple):
     """A mistake that a rule found in a job."""
 
-    at: Place | str  # a place, or the long name of an option
+    at: Place | str  # a place, or the long name of an option, whose place is meant
     what: str  # the message: the facts, and their consequence
     fix: str = ""  # a text to type
     severity: Severity | None = None  # None for the rule's severity
     edits: tuple[Edit, ...] = ()  # the fix as changes of the script, if it is safe
-    pedantic: bool | None = None  # whether the hit is off by default; None if the rule decides
+    pedantic: bool | None = None  # whether the hit is off by default; None for the rule's answer
     # A few words on why the job can't run in a partition; "" for hits that are not about a partition.
     why_not: str = ""
 
@@ -106,6 +106,9 @@ class Rules(list[Rule[J]]):
     def add_for_dry_run(
         self, rules: Rules[Any], rule_id: str, severity: Severity | None = None
     ) -> Callable[[Check[J]], Check[J]]:
-        """Return a decorator that makes a function a second check of another module's rule."""
+        """Return a decorator that makes a function the check of a dry run for a rule of scripts.
+
+        `rules` are the rules of the module that has the rule.
+        """
         rule = next(rule for rule in rules if rule.id == rule_id)
         return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)

@@ -24,7 +24,7 @@ _BLOCK = re.compile(
     r"^```(\w+) (bad|good|profile|trainer)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _PARAGRAPHS = re.compile(r"\n\s*\n")
-_SHOWN = ("trainer", "bad", "good")
+_SHOWN_KINDS = ("trainer", "bad", "good")  # kinds of blocks on a short page, in this order
 PAGE_LINES = 30  # lines of a short page
 
 
@@ -32,8 +32,8 @@ PAGE_LINES = 30  # lines of a short page
 class Example:
     """A script or a job, good or bad; `settings` are the pairs NAME=VALUE in the first line of its block."""
 
-    is_job: bool
-    good: bool
+    is_job: bool  # whether the text is the YAML of a job, not a script
+    good: bool  # whether the rule finds nothing in the text
     text: str
     settings: Mapping[str, str]
 
@@ -60,14 +60,15 @@ class Page:
         parts = [part.strip() for part in _PARAGRAPHS.split(_BLOCK.sub("\n", self.text))]
         prose = []
         for part, following in zip(parts, [*parts[1:], ""], strict=True):
-            announces_block = part.endswith(":") and not following.startswith("- ")
+            announces_block = part.endswith(":") and not following.startswith("- ")  # the block is gone
             if part and not announces_block:
                 prose.append(part)
         if source and "Source:" not in self.text:
             prose.append(f"Source: {source}.")
 
         def page(choose: Callable[[list[str]], str]) -> str:
-            examples = [choose(blocks[kind]) for kind in _SHOWN if kind in blocks]
+            """Return the page with the block of each kind that `choose` returns."""
+            examples = [choose(blocks[kind]) for kind in _SHOWN_KINDS if kind in blocks]
             return "\n\n".join([*prose, *examples]) + "\n"
 
         first = page(lambda texts: texts[0])

@@ -22,10 +22,11 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MISNAMED = re.compile(r"([\w.-]+)\+?=")
+_MISNAMED = re.compile(r"([\w.-]+)\+?=")  # an assignment, even to a name that no variable can have
 # NAME =VALUE, even after assignments. Most commands lack such a word, so the search reads only the text.
 _SPACED_ASSIGNMENT = re.compile(r"(?:[A-Za-z_]\w*\+?=\S*[ \t]+)*[A-Za-z_]\w*(?:[ \t]|\\\n)+=")
-_EXPANDED_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")
+_EXPANDED_NAME = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")  # $NAME=VALUE
+# A variable -> its effect, as the end of a message.
 _LOADED_VARIABLES = {
     "LD_PRELOAD": "every program from here on loads it, srun and the shell too",
     "LD_AUDIT": "every program from here on loads it, srun and the shell too",
@@ -33,12 +34,13 @@ _LOADED_VARIABLES = {
     "PROMPT_COMMAND": "an interactive shell in the job runs it",
 }
 _WATCHED_PREFIXES = ("LD_", "BASH_ENV", "PROMPT_COMMAND", "PATH", "SBATCH_")
-SITE_VARIABLES = frozenset(VARIABLES["of-sites"])
-ALWAYS_SET = frozenset(VARIABLES["always-set"])
-_OPTION_LINE = re.compile(r"\n[ \t]*-")
-_SHARED = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")
-_TEMPORARY = frozenset(("TMPDIR", "TMP", "TEMP"))  # variables that neither Slurm nor bash sets
+SITE_VARIABLES = frozenset(VARIABLES["of-sites"])  # variables that many sites set
+ALWAYS_SET = frozenset(VARIABLES["always-set"])  # variables that Slurm or bash sets in each job
+_OPTION_LINE = re.compile(r"\n[ \t]*-")  # a line that begins with an option
+_SHARED_FOLDER = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")  # /tmp or /tmp/*, all of it
+_TEMPORARY_VARIABLES = frozenset(("TMPDIR", "TMP", "TEMP"))  # neither Slurm nor bash sets them
 WHOLE_GPUS = 8  # a job with this number of GPUs on a node most likely has whole nodes
+# Placeholders such as /path/to/data, CHANGEME, <your account>, your-project-here and -A xxx.
 UNFILLED = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_](?:here|name|id))?(?!\w)"
@@ -46,11 +48,12 @@ UNFILLED = re.compile(
     re.IGNORECASE,
 )
 _COMMENT = re.compile(r"#(?<!\S#)")  # begins with the literal, for which the search is fast
+# Each text of UNFILLED holds one of these words; most scripts hold none.
 _UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
 
 
 @RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.ANY_TEXT)
-def _sets_nothing(script: JobScript) -> Iterator[Hit]:
+def _useless_assignment(script: JobScript) -> Iterator[Hit]:
     for command in script.named("export"):
         for word in command.words[1:]:
             match = _MISNAMED.match(word.text)
@@ -78,12 +81,13 @@ def _sets_nothing(script: JobScript) -> Iterator[Hit]:
 
 def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
     """Find values that bash runs as commands, although they are meant as input: $($file | cut ...)."""
-    looped = {setting.name for setting in script.body.sets if setting.setter == "for"}
-    for command in script.commands if looped else ():
+    loop_variables = {setting.name for setting in script.body.sets if setting.setter == "for"}
+    for command in script.commands if loop_variables else ():
         piece = command.words[0].only_piece if len(command.words) == 1 else None
-        if piece and piece.name in looped and command.context.substitution and command.pipe:
+        if piece and piece.name in loop_variables and command.context.substitution and command.pipe:
+            # The first command of the pipe's second stage.
             reader = next((other.name for stage in command.pipe.stages[1:2] for other in stage), "")
-            if reader in _READERS and not command.stage:
+            if reader in _TEXT_READERS and command.stage == 0:
                 what = f"bash runs the value of ${piece.name} as a command, and {reader} gets nothing to read"
                 yield Hit(script.at_word(command), what, f'echo "${piece.name}" | {reader} ...', "warning")
 
@@ -94,12 +98,12 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in TEXT_PROGRAMS:
         return False
     is_used = any(use.name == command.path for use in script.body.uses)
-    is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
-    return is_used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
+    sets_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
+    return is_used or sets_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
 
-_READERS = programs("reads-text")
-TEXT_PROGRAMS = programs("takes-text")
+_TEXT_READERS = programs("reads-text")  # programs that print a part of their input
+TEXT_PROGRAMS = programs("takes-text")  # programs for which = is a text or a comparison
 
 
 def _valid_name(name: str) -> str:
@@ -114,17 +118,21 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
         for before, word in zip(command.words, command.words[1:], strict=False):
             if before.text.startswith("--") and "=" not in before.text:
                 continue  # the word is the value of an option, such as --exclude
-            starred = [piece for piece in word.pieces if piece.quoted and "*" in piece.text]
-            plain = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
-            if not starred or "=" in word.text or ":" in plain or plain.startswith("-") or " " in plain:
+            has_quoted_star = any(piece.quoted and "*" in piece.text for piece in word.pieces)
+            literal = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
+            # An option, a path on another host or a text is meant as written.
+            is_other = "=" in word.text or ":" in literal or literal.startswith("-") or " " in literal
+            if not has_quoted_star or is_other:
                 continue
             fate = "-rf removes nothing" if command.name == "rm" else f"{command.name} finds no such file"
             what = f"{word.text} is one name with a *, not a pattern, as the * is in quotes: {fate}"
-            bare = re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text)
-            yield Hit(script.at_word(word), what, f"write {bare if '$' in word.text else word.text[1:-1]}")
+            # "$DIR/*.txt" -> "$DIR/"*.txt
+            closed_before = re.sub(r"([\w.-]*\*[\w.*-]*)\"$", r'"\1', word.text)
+            unquoted = closed_before if "$" in word.text else word.text[1:-1]
+            yield Hit(script.at_word(word), what, f"write {unquoted}")
 
 
-_FILE_PROGRAMS = programs("files")
+_FILE_PROGRAMS = programs("files")  # programs that take names of files
 
 
 @RULES.add(
@@ -139,7 +147,7 @@ def _loader_variables(script: JobScript) -> Iterator[Hit]:
         if not setting.name.startswith(_WATCHED_PREFIXES):
             continue
         if setting.setter == "unset" or setting.setter.startswith("$"):
-            continue
+            continue  # removed, or set by ${NAME:=VALUE}
         if setting.prefix or setting.context.branch:
             continue
         at = script.at_start(setting)
@@ -167,25 +175,24 @@ def _removes_too_much(script: JobScript) -> Iterator[Hit]:
         if not any(flag == "--recursive" or re.match("-(?!-).*[rR]", flag) for flag in flags):
             continue
         for word in command.words[1:]:
-            if (shared := _SHARED.fullmatch(word.text)) and not has_whole_nodes:
+            if (shared := _SHARED_FOLDER.fullmatch(word.text)) and not has_whole_nodes:
                 folder = shared[1]
                 what = f"{folder} belongs to all jobs on the node: this removes the files of your other jobs"
                 yield Hit(script.at_word(word), what, f"rm -rf {folder}/NAME, or --exclusive")
                 continue
-            piece = word.pieces[0]
-            rest = word.pieces[1:]
+            piece, *rest = word.pieces
             if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):
                 continue
             if piece.name in script.assigned or piece.name in ALWAYS_SET:
                 continue
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
-            removed = "".join(part.text for part in rest)
-            is_site_variable = piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY
+            removed = "".join(part.text for part in rest)  # the word if the variable is empty
+            is_site_variable = piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY_VARIABLES
             if is_site_variable or removed not in ("/*", "/**"):
                 continue
             what = f"the script does not set {piece.name}: if it is unset, this removes {removed}"
-            if piece.name in _TEMPORARY:
+            if piece.name in _TEMPORARY_VARIABLES:
                 what = f"{piece.name} is unset unless the site sets it, and this then removes {removed}"
             yield Hit(script.at_word(word), what, f'rm -r -- "${{{piece.name}:?}}"{removed}')
 
@@ -211,6 +218,7 @@ def _writable_by_all(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_word(command), what, "download it once, read it, and run the file")
 
 
+# Modes with which others may write: 777, 0666, o+w, a+rwx.
 _WRITABLE = re.compile(r"0?[0-7]{2}[2367]|[ugoa]*[oa][ugoa]*\+\w*w\w*")
 
 
@@ -235,7 +243,7 @@ def _runs_foreign_text(script: JobScript) -> Iterator[Hit]:
 
 
 def _texts_run_as_commands(script: JobScript) -> Iterator[tuple[str, Word]]:
-    """Yield the words that eval or a shell with -c runs as commands, each after the name of the runner."""
+    """Yield each word that is run as commands, after the name of its runner: eval, or a shell with -c."""
     for command in script.named("eval"):
         yield from (("eval", word) for word in command.words[1:])
     for launch in script.launches:
@@ -252,20 +260,20 @@ def _texts_run_as_commands(script: JobScript) -> Iterator[tuple[str, Word]]:
     applies=Applies.USUALLY & ~(Applies.EXAMPLES | Applies.PARTS) | Applies.PLACEHOLDERS,
 )
 def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
-    """Find placeholders; a placeholder that sbatch or bash refuses is an error."""
-    refused = {} if script.is_refused_for_placeholder else unfilled_commands(script)
-    lines = dict(_placeholders(script)) | refused
+    """Find placeholders, in one hit; a placeholder that Slurm or bash refuses is an error."""
+    is_refused = script.is_refused_for_placeholder  # by sbatch
+    unparsed = {} if is_refused else unfilled_commands(script)
+    lines = dict(_placeholders(script)) | unparsed
     if not lines:
         return
-    first = next(iter(script.unfilled if script.is_refused_for_placeholder else refused or lines))
-    match, others = lines[first], [str(number) for number in lines if number != first]
-    fate = ": bash can't parse the line" if refused else ""
-    fate = ": sbatch refuses the script" if script.is_refused_for_placeholder else fate
+    first = next(iter(script.unfilled if is_refused else unparsed or lines))
+    fate = ": bash can't parse the line" if unparsed else ""
+    fate = ": sbatch refuses the script" if is_refused else fate
     for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
         line = script.at_option(option).line if option in script.options else 0
         if line in lines and slurmctld_refuses(option, script.option(option), script):
-            first, match, fate = line, lines[line], ": Slurm refuses the script"
-            others = [str(number) for number in lines if number != first]
+            first, fate = line, ": Slurm refuses the script"
+    match, others = lines[first], [str(number) for number in lines if number != first]
     what = f"'{match[0]}' is a placeholder{fate}"
     also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
@@ -274,13 +282,13 @@ def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
 
 
 def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield the lines with a placeholder for a person, each with the placeholder."""
+    """Yield the number of each line with a placeholder for a person, and the placeholder."""
     text = script.text.lower()
     words = [word for word in _UNFILLED_WORDS if word in text]
     starts = (match.start() for word in words for match in re.finditer(re.escape(word), text))
     numbers = {text.count("\n", 0, at) + 1 for at in starts}
     directives = {line.line: line for line in script.sbatch.directives if line.kind in READ_KINDS}
-    mail = script.at_value("mail-user").line if "mail-user" in script.options else 0  # SB129
+    mail_line = script.at_value("mail-user").line if "mail-user" in script.options else 0
     for number in sorted(numbers | script.unfilled.keys()):
         line = script.lines[number - 1]
         comment = None if number in directives else _COMMENT.search(line)  # also in a here-document
@@ -288,7 +296,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
         if number in directives and directives[number].words:
             end = directives[number].words[-1].end - 1
         match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
-        is_mail = number == mail and not script.is_refused_for_placeholder
+        is_mail = number == mail_line and not script.is_refused_for_placeholder  # SB129 reports it
         before = line[: match.start()] if match else ""
         is_in_message = (
             "echo" in before or _MESSAGE_START.search(before) or (script.submits and number not in directives)
@@ -322,6 +330,7 @@ def _unclosed_test(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB819", "warning", "a sum of 0 that set -e takes for a failure", source="bash(1)", words=("++",))
 def _increment_of_zero(script: JobScript) -> Iterator[Hit]:
     body, seen = script.body, set()
+    # Functions among these names run where set -e is off, or in another shell.
     tested = {
         command.name for command in body.commands if command.context.condition or command.context.substitution
     }
@@ -339,6 +348,7 @@ def _increment_of_zero(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(command.line, command.column), what, f"{match[1]}=$(({match[1]} + 1))")
 
 
+# ((NAME++)) or let NAME++.
 _INCREMENT = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\))?")
 
 
@@ -348,10 +358,10 @@ def _option_as_command(script: JobScript) -> Iterator[Hit]:
         return  # saves looking for commands
     starts = {command.at for command in script.body.commands if command.at < script.body.end}
     lines = (match.end() - 1 for match in _OPTION_LINE.finditer(script.text))
-    places = [at for at in lines if at in starts]  # the grammar takes --name=value for an assignment
-    ends: set[int] = set()
-    comments = {line for line, _ in script.body.comments} if places else set()
-    for at in places:
+    option_starts = [at for at in lines if at in starts]  # the grammar takes --name=value for an assignment
+    ends: set[int] = set()  # the last lines of all commands, found when first needed
+    comments = {line for line, _ in script.body.comments} if option_starts else set()
+    for at in option_starts:
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         stripped = before.rstrip(" \t")
@@ -364,7 +374,7 @@ def _option_as_command(script: JobScript) -> Iterator[Hit]:
             yield Hit(place, what, "remove the space", edits=edits)
         elif (is_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.test}
-            if not _starts_command(script, number - 1, ends):
+            if not _may_continue(script, number - 1, ends):
                 if (not before.strip() or before.lstrip().startswith("#")) and _OPTION_START.match(line):
                     what = f"bash takes '{line.split()[0]}' for a command: a command starts with a program"
                     yield Hit(place, what, "write the program before its options, or remove the line")
@@ -377,11 +387,14 @@ def _option_as_command(script: JobScript) -> Iterator[Hit]:
                 yield Hit(place, f"{what}is not continued", "end the previous line with a backslash")
 
 
-_OPTION_START = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # an option after an empty line
+_OPTION_START = re.compile(r"\s*-{1,2}[A-Za-z][\w-]*(?:[ =]|$)")  # not text such as a list with -
 
 
-def _starts_command(script: JobScript, number: int, ends: set[int]) -> bool:
-    """Return whether an option line after this line may continue a command, perhaps from above a comment."""
+def _may_continue(script: JobScript, number: int, ends: set[int]) -> bool:
+    """Return whether an option after this line may belong to the command that ends here or above a comment.
+
+    `ends` are the last lines of commands.
+    """
     line = script.lines[number - 1].strip()
     if line.startswith("#") and number not in ends:  # the comment ends a continued line
         return number > 1 and script.lines[number - 2].endswith("\\")

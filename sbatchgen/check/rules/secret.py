@@ -16,8 +16,8 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# The start of each kind of token, its name, and its shape. A shape begins with the literal start, for which
-# the search is fast.
+# The start of a token -> the token's kind in words, and its shape. A shape begins with the literal start, for
+# which the search is fast.
 _TOKENS = {
     "hf_": ("a Hugging Face token", re.compile(r"hf_(?<!\whf_)[A-Za-z0-9]{30,}")),
     **{
@@ -32,15 +32,18 @@ _TOKENS = {
     "PRIVATE KEY-----": ("a private key", re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")),
     "://": ("a password in a URL", re.compile(r"://([^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,})@")),
 }
-_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
-_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
-_SECRET_NAME = re.compile(rf"(?:.*[_-])?{_WORDS}", re.IGNORECASE)
+_SECRET_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
+_NAME_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
+_SECRET_NAME = re.compile(rf"(?:.*[_-])?{_SECRET_WORDS}", re.IGNORECASE)
+# The starts of options that take a secret; most scripts hold none.
 _SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
-_SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _WORDS + r")=([^\s,;]+)", re.IGNORECASE)
+# API_KEY=VALUE in the value of --export or --comment.
+_SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _SECRET_WORDS + r")=([^\s,;]+)", re.IGNORECASE)
+# A value that stands for a secret.
 _PLACEHOLDER = re.compile(
     r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE
 )
-_KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")
+_KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")  # letters and digits, long enough for a key
 
 
 @RULES.add("SB806", "warning", "a secret in the script", applies=Applies.ANY_TEXT, marks_secret=True)
@@ -66,19 +69,20 @@ def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
     text = script.text
     for start, (kind, shape) in _TOKENS.items():
         for match in shape.finditer(text) if start in text else ():
-            shown, at = match[match.lastindex or 0], match.start(match.lastindex or 0)
-            secret = shown.rpartition(":")[2] if start == "://" else shown
+            group = match.lastindex or 0  # 1 in a URL: USER:PASSWORD, else the whole match
+            marked, at = match[group], match.start(group)
+            secret = marked.rpartition(":")[2] if start == "://" else marked
             if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
                 continue
             line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
-            yield _Secret(kind, secret, script.at(line, column, column + len(shown)), "TOKEN")
+            yield _Secret(kind, secret, script.at(line, column, column + len(marked)), "TOKEN")
 
 
 def _variable_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield the values of variables such as API_KEY, in the body and in options such as --export."""
     for setting in script.body.sets:
         value = setting.value
-        if value is None or setting.word is None or not setting.name.upper().endswith(_ENDINGS):
+        if value is None or setting.word is None or not setting.name.upper().endswith(_NAME_ENDINGS):
             continue
         if _SECRET_NAME.fullmatch(setting.name) and _is_secret(setting.name, value) and not _has_shape(value):
             yield _Secret(f"the value of {setting.name}", value, script.at_word(setting.word), setting.name)
@@ -93,9 +97,9 @@ def _option_secrets(script: JobScript) -> Iterator[_Secret]:
     for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
         words = command.words
         for index, word in enumerate(words[1:], start=1):
-            if not (written := word.text).startswith("-"):
+            if not word.text.startswith("-"):
                 continue
-            name, equals, _ = written.lstrip("-").partition("=")
+            name, equals, _ = word.text.lstrip("-").partition("=")
             if not _SECRET_NAME.fullmatch(name):
                 continue
             following = words[index + 1] if index + 1 < len(words) else None

@@ -17,14 +17,15 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-PREPARES = programs("prepares")
+PREPARES = programs("prepares")  # programs that may set any variable of the shell, such as source
+# Verbs of ml, after which ml does not load modules.
 _ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
 
 
 @RULES.add(
     "SB402", "info", "modules loaded on top of the login shell's", pedantic=True, words=("module", "ml")
 )
-def _modules_purged(script: JobScript) -> Iterator[Hit]:
+def _inherited_modules(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         verb = names[0] if names else ""
         if verb in ("purge", "reset", "restore"):
@@ -36,7 +37,7 @@ def _modules_purged(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB403", "info", "a module without a version", pedantic=True, words=("module", "ml"))
-def _modules_pinned(script: JobScript) -> Iterator[Hit]:
+def _modules_without_version(script: JobScript) -> Iterator[Hit]:
     for command, names in _module_calls(script):
         unversioned = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
         if names[:1] == ("load",) and unversioned:
@@ -60,17 +61,17 @@ def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]
     "conda activate in a shell without conda's functions",
     words=("conda", "mamba", "bashrc"),
 )
-def _conda_known(script: JobScript) -> Iterator[Hit]:
-    if "l" in script.body.flags or "i" in script.body.flags:
+def _conda_without_functions(script: JobScript) -> Iterator[Hit]:
+    if "l" in script.body.flags or "i" in script.body.flags:  # bash -l reads ~/.bash_profile
         return
     for command in script.named("conda", "mamba", "micromamba", "\\.", *PREPARES):
-        has_functions = command.name in ("source", ".", "\\.", "module", "ml")
+        may_define_functions = command.name in ("source", ".", "\\.", "module", "ml")
         if command.name in ("source", ".") and len(command.words) > 1:
-            sourced = script.body.text_of(command.words[1])
-            prepares = any(other is not command for other in script.named(*PREPARES))
-            if re.search(r"/\.bashrc$", sourced) and not prepares:
+            file = script.body.text_of(command.words[1])
+            has_other = any(other is not command for other in script.named(*PREPARES))
+            if re.search(r"/\.bashrc$", file) and not has_other:
                 yield from _conda_after_bashrc(script, command)
-        if has_functions or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
+        if may_define_functions or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
         if command.name in ("conda", "mamba", "micromamba") and command.arguments[:1] == ["activate"]:
             what = f"a batch shell reads no ~/.bashrc: {command.name} activate is not set up in it"
@@ -106,7 +107,7 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
         if command.name and command.name not in SHELLS and not _SHELL_FILES.search(command.path):
-            continue  # saves reading the words
+            continue  # to read the words of all commands would be slow
         words = command.words
         if command.name in SHELLS:  # with -c, -n or -s, the shell does not run a file
             words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)
@@ -116,6 +117,7 @@ def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, f"source {path}")
 
 
+# Files that only make sense if a shell sources them, such as venv/bin/activate.
 _SHELL_FILES = re.compile(
     r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|profile\.d/conda\.sh|\.?bashrc|setvars\.sh)$"
 )
@@ -127,17 +129,18 @@ _SHELL_FILES = re.compile(
     "set -u while conda or a profile is sourced",
     words=("conda", "activate", "bashrc", "profile"),
 )
-def _unset_variables(script: JobScript) -> Iterator[Hit]:
+def _sourced_under_nounset(script: JobScript) -> Iterator[Hit]:
     for command in script.named("source", ".", "conda", "mamba"):
         if len(command.words) < 2:
             continue
-        second = script.body.text_of(command.words[1])
-        is_read = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", second))
-        if (second == "activate" or is_read) and script.body.option_at("nounset", command.line):
-            who = f"{command.name} activate" if second == "activate" else "the sourced file"
+        argument = script.body.text_of(command.words[1])
+        is_activate = argument == "activate"  # of `conda activate` or `source activate`
+        is_setup_file = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", argument))
+        if (is_activate or is_setup_file) and script.body.option_at("nounset", command.line):
+            who = f"{command.name} activate" if is_activate else "the sourced file"
             what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
             # Newer releases of conda work with set -u.
-            is_profile = re.search(r"(?:bashrc|/etc/profile)$", second) is not None
+            is_profile = re.search(r"(?:bashrc|/etc/profile)$", argument) is not None
             fix = "set +u on a line before it, and set -u after it"
             yield Hit(script.at_word(command), what, fix, None if is_profile else "info")
             return
@@ -153,11 +156,12 @@ def _unset_variables(script: JobScript) -> Iterator[Hit]:
 )
 def _changed_by_all_tasks(script: JobScript) -> Iterator[Hit]:
     """Find installations that several tasks of an array run at the same time, in the same place."""
-    if script.array_tasks < 2 or re.search(r"%1\b", script.option("array")) or _OWN_PLACE.search(script.text):
+    runs_one_by_one = re.search(r"%1\b", script.option("array"))
+    if script.array_tasks < 2 or runs_one_by_one or _OWN_PLACE.search(script.text):
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
-        what = " ".join([command.name, *command.arguments[:3]])
-        if _CHANGES.match(what) and (command.context.top or _runs_if_missing(command, script)):
+        start = " ".join([command.name, *command.arguments[:3]])
+        if _CHANGES.match(start) and (command.context.top or _runs_if_missing(command, script)):
             what = f"{script.array_tasks} tasks of the array do this at the same time, in one environment: "
             what += "some find it half made"
             fix = "make the environment once, before the array; or flock ENVIRONMENT.lock before the command"
@@ -166,7 +170,10 @@ def _changed_by_all_tasks(script: JobScript) -> Iterator[Hit]:
 
 
 def _runs_if_missing(command: Command, script: JobScript) -> bool:
-    """Return whether a command runs only if a file or folder is missing, which all tasks may see at once."""
+    """Return whether a command runs only if a file or folder is missing, as in [ -d venv ] || uv venv.
+
+    All tasks of an array may see at once that the file is missing.
+    """
     context = command.context
     if context.loop or context.function or context.substitution or context.trap:
         return False
@@ -175,17 +182,19 @@ def _runs_if_missing(command: Command, script: JobScript) -> bool:
         return False
     text, test = script.body.source.text, tests[-1]
     between = text[test.end : command.at]
-    is_absent = "!" in text[max(test.at - 3, 0) : test.end]
-    is_branch = between.lstrip("] \t;\n").startswith("then" if is_absent else "||")
-    return is_branch and bool(_FILE_TEST.search(test.text)) and not _NEXT_BRANCH.search(between)
+    is_negated = "!" in text[max(test.at - 3, 0) : test.end]
+    is_in_branch = between.lstrip("] \t;\n").startswith("then" if is_negated else "||")
+    return is_in_branch and bool(_FILE_TEST.search(test.text)) and not _NEXT_BRANCH.search(between)
 
 
 def _variable_names(command: Command) -> Iterator[str]:
+    """Yield the variables in the words of a command."""
     return (name for word in command.words for name in word.variables)
 
 
 _FILE_TEST = re.compile(r"\s-[defx]\s")
 _NEXT_BRANCH = re.compile(r"\b(?:else|elif|fi|done)\b")
+# The start of a command that changes an environment.
 _CHANGES = re.compile(
     r"uv (?:sync|pip (?:install|sync)|venv)\b|pip3? install\b"
     r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"

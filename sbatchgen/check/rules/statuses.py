@@ -18,29 +18,29 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_SMALL_PROGRAMS = programs("last")
+_SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script
 _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
 
 
 @RULES.add(
     "SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS, words=("|",)
 )
-def _pipe_status(script: JobScript) -> Iterator[Hit]:
+def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
     body = script.body
     seen: set[int] = set()
     for launch in reversed(script.launches):
         command = launch.command
         pipe = command.pipe
         if pipe is None or id(pipe) in seen or command.stage >= len(pipe.stages) - 1:
-            continue
+            continue  # only a command before the last stage loses its status
         if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
             continue
         if command.context.substitution or body.option_at("pipefail", command.line):
             continue
         if any(use.name == "PIPESTATUS" for use in body.uses):
-            continue
+            continue  # the script checks the status itself
         if any(other.name == "set" and "+e" in other.arguments for other in pipe.stages[command.stage]):
-            continue  # the script checks the status itself, or ignores it
+            continue  # the script ignores the status
         seen.add(id(pipe))
         last = next((other.name for other in reversed(pipe.stages[-1]) if other.name), "")
         if command.context.condition and last.endswith("grep"):
@@ -48,7 +48,8 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
         is_check = _is_check_before_work(script, command)
         what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
         what += "the script continues" if is_check else "the job is shown as COMPLETED"
-        has_errexit, is_last = body.option_at("errexit", command.line), body.last in pipe.stages[-1]
+        has_errexit = body.option_at("errexit", command.line)
+        is_last = body.last in pipe.stages[-1]  # the script has the status of the pipe
         fix = f"set -{'o' if has_errexit or is_last else 'eo'} pipefail on a line before it"
         is_safe = body.language == "bash" and not has_errexit and is_last
         edits = insert_line_before(script, command, "set -o pipefail") if is_safe else ()
@@ -57,18 +58,18 @@ def _pipe_status(script: JobScript) -> Iterator[Hit]:
 
 
 def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
-    """Find pipes that end a task with another status, such as bash -c 'python train.py | tee log'."""
+    """Find pipes whose last command gives a task its status, such as bash -c 'python train.py | tee log'."""
     for launch in script.steps:
         for shell, body in launch.strings if not launch.is_helper else ():
             texts = [*shell.options.values(), body.source.text]
             if any("pipefail" in str(text) or "PIPESTATUS" in str(text) for text in texts):
                 continue
-            first = launch.program.words[0].at
-            pipes = (command.pipe for command in body.commands if command.at <= first < command.end)
+            program_at = launch.program.words[0].at
+            pipes = (command.pipe for command in body.commands if command.at <= program_at < command.end)
             pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
             last = pipe.stages[-1][-1] if pipe else None
             if pipe and last and last.name in PIPE_FILTERS and _ENDS_TASK.match(body.source.text, last.end):
-                name = launch.program.name if first < last.at else pipe.stages[0][0].name
+                name = launch.program.name if program_at < last.at else pipe.stages[0][0].name
                 what = f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and "
                 what += "the job is shown as COMPLETED"
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
@@ -79,7 +80,7 @@ _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b
 
 
 def _is_check_before_work(script: JobScript, command: Command) -> bool:
-    """Return whether a command only checks something in an if before the work, such as the network."""
+    """Return whether a command in an if only checks something, such as the network, before the work."""
     context = command.context
     if context.loop or not context.branch:
         return False
@@ -89,7 +90,7 @@ def _is_check_before_work(script: JobScript, command: Command) -> bool:
 
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
-def _last_status(script: JobScript) -> Iterator[Hit]:
+def _failure_hidden_at_end(script: JobScript) -> Iterator[Hit]:
     hits = [*_hidden_by_last_command(script)]
     yield from hits or printed_failures(script)
 
@@ -97,12 +98,14 @@ def _last_status(script: JobScript) -> Iterator[Hit]:
 def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     """Find a last command whose status hides that the work of the script failed."""
     body, last = script.body, script.body.last
-    if last is None or any("ERR" in inner.context.trap for _, inner in body.traps):
+    has_error_trap = any("ERR" in inner.context.trap for _, inner in body.traps)
+    if last is None or has_error_trap:
         return
     is_exit_0 = last.name == "exit" and last.arguments == ["0"]
     hides_status = (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.branch and not last.test
-    statuses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    keeps_status = any(not last.at <= use.at < last.end for use in statuses)  # a printed status is lost
+    status_uses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
+    # A status that the last command prints is lost.
+    keeps_status = any(not last.at <= use.at < last.end for use in status_uses)
     wait = _wait_for_all(script)
     if wait and (wait is last or (hides_status and not keeps_status)):
         what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
@@ -130,13 +133,13 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
 def _wait_for_all(script: JobScript) -> Command | None:
     """Return the last `wait`, if the script waits there for several programs in the background."""
     waits = script.named("wait")
-    at = [launch.command.at for launch in script.launches if not launch.is_helper]
-    background = any(launch.command.background and not launch.is_helper for launch in script.launches)
-    if not background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
+    launch_offsets = [launch.command.at for launch in script.launches if not launch.is_helper]
+    has_background = any(launch.command.background and not launch.is_helper for launch in script.launches)
+    if not has_background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
         return None
     if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
         return None  # the wait is for one process
-    return waits[-1] if waits[-1].at > at[-1] else None
+    return waits[-1] if waits[-1].at > launch_offsets[-1] else None
 
 
 def _name(command: Command) -> str:
@@ -172,13 +175,14 @@ def _status_of_other_command(script: JobScript, work: Command) -> Command | None
     for use in script.body.uses if "$?" in script.text else ():
         if use.name != "?":
             continue
+        # From the work on: commands that end before the $?.
         before = [
             command for command in script.body.commands if work.at <= command.at and command.end <= use.at
         ]
         nearest = max(before, key=lambda command: command.end, default=None)
         if nearest is not None:
-            is_word = nearest is not work and nearest.name in ("date", "echo", "printf")
-            return nearest if is_word and nearest.context.top else None
+            is_small = nearest is not work and nearest.name in ("date", "echo", "printf")
+            return nearest if is_small and nearest.context.top else None
     return None
 
 
@@ -186,7 +190,7 @@ _NO_WORK = HELPERS | _SMALL_PROGRAMS | programs("builtin", "environment")
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||", words=("||",))
-def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
+def _failure_hidden_from_or(script: JobScript) -> Iterator[Hit]:
     body = script.body
     for command in script.named(*PIPE_FILTERS):
         pipe = command.pipe
@@ -194,13 +198,13 @@ def _pipe_and_or(script: JobScript) -> Iterator[Hit]:
             continue
         if not command.context.condition or body.option_at("pipefail", command.line):
             continue
-        rest = body.source.text[command.end : command.end + 40]
-        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", rest):
+        after = body.source.text[command.end : command.end + 40]
+        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", after):
             first = next((command.name for command in pipe.stages[0] if command.name), "")
             if first in ("echo", "printf", "cat", "ls", ""):
-                continue
+                continue  # these seldom fail
             what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"
             yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
 
 
-PIPE_FILTERS = programs("passes-on")
+PIPE_FILTERS = programs("passes-on")  # programs that pass on their input, such as tee

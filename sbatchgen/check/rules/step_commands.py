@@ -17,9 +17,10 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
+# With these options, srun needs no program.
 _ANSWER_OPTIONS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
 _JOB_OPTIONS = ("dependency", "begin")  # other options of new jobs do no harm in steps
-_GRES_REFUSED_SINCE = "26.05"
+_GRES_REFUSED_SINCE = "26.05"  # the first release that refuses --gres beside an inherited --gpus-per-node
 _SLURM_VARIABLE = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
@@ -38,8 +39,8 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
         if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
             continue  # the value may hold a program
         following = next((other for other in script.commands if other.at > command.end), None)
-        is_next = following is not None and following.line == command.end_line + 1
-        fix = "end the line with a backslash" if is_next else "srun PROGRAM"
+        is_on_next_line = following is not None and following.line == command.end_line + 1
+        fix = "end the line with a backslash" if is_on_next_line else "srun PROGRAM"
         yield Hit(script.at_command(command), "srun has no program to start: it fails at once", fix)
 
 
@@ -47,26 +48,29 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
 def _incomplete_command(script: JobScript) -> Iterator[Hit]:
     if script.sources_commands:
         return  # a sourced file may set the variables
-    texts = {setting.name: setting for setting in script.body.sets if setting.word and not setting.append}
+    sets = {setting.name: setting for setting in script.body.sets if setting.word and not setting.append}
     reported: set[str] = set()
     for launch in script.launches:
         for name in (name for word in launch.command.words for name in word.variables):
-            for missing in _unset_names(script, texts.get(name)):
+            for missing in _unset_names(script, sets.get(name)):
                 if missing not in reported:
                     reported.add(missing)
                     what = f"{name} starts a program with ${missing}, which the script does not set: it is "
                     what += "empty unless the environment has it"
                     fix = f"set {missing} before {name}, or write ${{{missing}:?}}"
-                    yield Hit(script.at_start(texts[name]), what, fix)
+                    yield Hit(script.at_start(sets[name]), what, fix)
 
 
 def _unset_names(script: JobScript, setting: Assignment | None) -> Iterator[str]:
-    """Yield the variables in a command's string that are certainly not set by the script, Slurm or a site."""
+    """Yield the variables that the string of a variable such as CMD="python $MAIN" uses, and nothing sets.
+
+    Variables that Slurm or a site may set do not count.
+    """
     pieces = setting.word.pieces if setting and setting.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
         return  # a single word is usually a path
     if setting and script.body.option_at("nounset", setting.line):
-        return  # bash ends there, and names the variable
+        return  # bash ends at the unset variable, and names it
     for piece in pieces:
         is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | SITE_VARIABLES
         if piece.kind == "variable" and not (is_known or piece.operator or _SLURM_VARIABLE.match(piece.name)):
@@ -93,8 +97,8 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
                 fix = f"sbatch --{name}=... another script, or sbatch --wait"
                 yield Hit(script.at_option_of(option), what, fix)
         gres = step.option("gres")
-        is_refused = "gpus-per-node" in script.options and script.slurm >= _GRES_REFUSED_SINCE
-        if gres and is_refused and (gres.value or "").startswith("gpu"):
+        refuses_gres = "gpus-per-node" in script.options and script.slurm >= _GRES_REFUSED_SINCE
+        if gres and refuses_gres and (gres.value or "").startswith("gpu"):
             what = f"Slurm {_GRES_REFUSED_SINCE} refuses this step: srun inherits --gpus-per-node, which "
             what += "excludes --gres=gpu"
             fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
@@ -121,6 +125,7 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
             text = re.split(rf"(?m)^\t*{re.escape(mark.text)}$", command.source.text[mark.end :])[0]
             for match in _MADE_VARIABLE.finditer(text):
                 name = match[1] or match[2]
+                # Later in the text: $NAME or ${NAME}, without a backslash.
                 is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[match.end() :])
                 if is_used and name not in script.assigned and not name.endswith("PATH"):
                     what = f"this shell expands ${name} before {command.name} reads the text: it is empty "
@@ -129,6 +134,7 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
                     return
 
 
+# A variable that the text of the here-document itself sets: NAME=VALUE or for NAME in.
 _MADE_VARIABLE = re.compile(
     r"(?m)^[ \t]*(?:(?:export[ \t]+)?([A-Za-z_]\w*)=.*$|for[ \t]+([A-Za-z_]\w*)[ \t]+in\b.*$)"
 )

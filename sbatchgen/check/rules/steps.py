@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.base.quoting import counted
-from sbatchgen.check.bash import Assignment, Command, Word
+from sbatchgen.check.bash import Assignment, Word
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import insert_line_after
 from sbatchgen.check.rules.rule import Hit, Rules
@@ -20,14 +20,15 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_KEEPING_PROGRAMS = programs("keeps")
-POLLING_PROGRAMS = programs("polls")
+_KEEPING_PROGRAMS = programs("keeps")  # programs for which the script waits
+POLLING_PROGRAMS = programs("polls")  # programs that ask slurmctld
 TASK_VARIABLES = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
+# Variables with different values on different nodes.
 NODE_VARIABLES = frozenset(
     ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 )
 MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, all with the same numbers
-_RETURNS_AT_ONCE = (
+_RETURNS_AT_ONCE = (  # the end of a message after the program's name, and the fix
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
@@ -46,12 +47,14 @@ _LEAVING_PROGRAMS = {
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
 USUALLY_MEANT_PROGRAMS = programs("usually-meant")  # sites may allow sudo, ssh may leave the cluster
+# Arguments of sleep from an hour on: 3600, 90m, 1h, infinity.
 _HOUR_OR_MORE = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
     re.ASCII,
 )
-_NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
-_WAITING_PROGRAMS = programs("waits")
+# A script with such a text goes through the nodes of its job.
+_LISTS_NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
+_WAITING_PROGRAMS = programs("waits")  # programs that wait for nothing of the job, such as sleep
 
 
 @RULES.add(
@@ -60,10 +63,11 @@ _WAITING_PROGRAMS = programs("waits")
     "a per-task variable that the batch shell expands",
     words=(*TASK_VARIABLES, *NODE_VARIABLES),
 )
-def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
-    is_reported = False
-    used = any(use.name in TASK_VARIABLES | NODE_VARIABLES for use in script.body.uses)
-    for launch in script.steps if used else ():
+def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
+    is_first_native = True  # exported variables are reported for the first launch without a launcher
+    if not any(use.name in TASK_VARIABLES | NODE_VARIABLES for use in script.body.uses):
+        return
+    for launch in script.steps:
         tasks, nodes = launch.tasks, launch.nodes
         if tasks is None or tasks < 2:
             continue
@@ -71,16 +75,16 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
         if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_nodes_alone:
             names |= NODE_VARIABLES
         for word, name in _expanded_early(script, launch, names):
-            c10d = launch.launcher and launch.launcher.option("rdzv-backend")
-            if c10d and re.search("node[-_]rank", launch.command.text):
-                continue  # the rendezvous gives the agents their ranks
+            has_rendezvous = launch.launcher and launch.launcher.option("rdzv-backend")
+            if has_rendezvous and re.search("node[-_]rank", launch.command.text):
+                continue  # the rendezvous gives each node its rank, whatever --node-rank says
             gets = "the GPUs of the first node" if name in NODE_VARIABLES else "the batch script's value"
             what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
-        if launch.is_native and not is_reported:
-            is_reported = True
+        if launch.is_native and is_first_native:
+            is_first_native = False
             for setting, name in _exported_early(script, launch, names):
                 what = f"{setting.name}=${name} is set before srun starts: all {tasks} tasks get the same "
                 what += "value, 0"
@@ -89,11 +93,12 @@ def _expanded_in_the_task(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes", words=("&",))
-def _background_awaited(script: JobScript) -> Iterator[Hit]:
-    last = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
-    if not last:
+def _unawaited_background(script: JobScript) -> Iterator[Hit]:
+    """Find the last program in the background, if the script ends without waiting for it."""
+    background = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
+    if not background:
         return
-    command = last[-1].command
+    command = background[-1].command
     context = command.context
     is_single_stage = not command.pipe or len(command.pipe.stages) == 1
     if context.function or context.substitution or context.trap or (context.branch and not context.loop):
@@ -106,13 +111,13 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     rest = [other for other in following if id(other) not in same_pipe and not other.context.function]
     if rest and not is_single_stage:
         return
-    # In a loop, the other programs may also run in the background.
-    later = [
+    # Other programs of a loop that also run in the background keep the script no longer.
+    foreground = [
         other
         for other in rest
         if other.name in _KEEPING_PROGRAMS or not (other.context.loop and other.background)
     ]
-    if any(other.context.loop or not (other.test or other.name in QUICK_PROGRAMS) for other in later):
+    if any(other.context.loop or not (other.test or other.name in QUICK_PROGRAMS) for other in foreground):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
@@ -121,22 +126,25 @@ def _background_awaited(script: JobScript) -> Iterator[Hit]:
     yield Hit(script.at_command(command), what, "add a last line: wait", edits=edits)
 
 
-QUICK_PROGRAMS = programs("quick")
+QUICK_PROGRAMS = programs("quick")  # programs that end before a process in the background does
 
 
 @RULES.add("SB310", "warning", "job steps that block each other", words=("&",))
-def _steps_share(script: JobScript) -> Iterator[Hit]:
+def _blocking_steps(script: JobScript) -> Iterator[Hit]:
     background = [launch for launch in script.steps if launch.command.background]
-    waiting = [launch for launch in background if _takes_all(launch, script) or _takes_gpus(launch, script)]
+    greedy = [
+        launch for launch in background if _takes_all_cpus(launch, script) or _takes_all_gpus(launch, script)
+    ]
     text = script.body.source.text
-    awaited = [launch for launch in waiting if _IS_AWAITED.match(text, launch.command.end)]
-    count = sum(2 if launch.command.context.loop and launch not in awaited else 1 for launch in waiting)
+    awaited = [launch for launch in greedy if _IS_AWAITED.match(text, launch.command.end)]
+    # A loop starts its step several times: 2 stands for any such number.
+    count = sum(2 if launch.command.context.loop and launch not in awaited else 1 for launch in greedy)
     if count == 1:
-        yield from _waits_in_front(script, waiting[0])
+        yield from _blocked_foreground(script, greedy[0])
     if count < 2:
         return
-    if step := waiting[0].step:
-        takes = "CPUs" if any(_takes_all(launch, script) for launch in waiting) else "GPUs"
+    if step := greedy[0].step:
+        takes = "CPUs" if any(_takes_all_cpus(launch, script) for launch in greedy) else "GPUs"
         what = f"each srun takes all {takes} of its nodes: the steps run one after another"
         fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
         if option := script.resources.gpu_option:  # with other options, 22.05 gives a step all GPUs
@@ -147,13 +155,14 @@ def _steps_share(script: JobScript) -> Iterator[Hit]:
 _IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # a loop that waits before the next step
 
 
-def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
-    """Find a step in the foreground that waits for the CPUs of a step in the background."""
+def _blocked_foreground(script: JobScript, first: Launch) -> Iterator[Hit]:
+    """Find a step in the foreground that waits for the CPUs of the step `first` in the background."""
+    # The offsets of commands after which the first step has ended.
     ends = [end.at for end in script.named("wait", "kill", "scancel") if end.at > first.command.at]
     for launch in script.steps:
         command = launch.command
-        later = command.at > first.command.at and not command.background and not command.context.substitution
-        if not later or (ends and ends[0] < command.at) or not _takes_all(launch, script):
+        is_later = command.at > first.command.at and not (command.background or command.context.substitution)
+        if not is_later or (ends and ends[0] < command.at) or not _takes_all_cpus(launch, script):
             continue
         if launch.step is not None and not command.context.branch and not first.command.context.branch:
             what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "
@@ -169,7 +178,7 @@ def _waits_in_front(script: JobScript, first: Launch) -> Iterator[Hit]:
     "CUDA_VISIBLE_DEVICES with GPUs that the job does not have",
     words=("CUDA_VISIBLE_DEVICES",),
 )
-def _gpus_chosen(script: JobScript) -> Iterator[Hit]:
+def _gpus_of_others(script: JobScript) -> Iterator[Hit]:
     for setting in script.body.sets:
         if setting.name != "CUDA_VISIBLE_DEVICES" or setting.prefix or not script.resources.gpu_count:
             continue
@@ -200,7 +209,7 @@ def _polling_loop(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB318", "warning", "a command that runs outside the job", words=(*_LEAVING_PROGRAMS,))
-def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
+def _commands_outside_job(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if program := launch.step_program:
             name = program.name.partition(" ")[0]
@@ -211,12 +220,13 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
         if not command.words:
             continue
         name, words = command.name, command.words[1:]
-        target = next((word for word in words if not word.text.startswith("-")), None)
-        first = target.text if target else ""
+        # The first operand: the host of ssh, the verb of docker, the program of sudo.
+        operand = next((word for word in words if not word.text.startswith("-")), None)
+        first = operand.text if operand else ""
         if name == "docker" and first not in ("run", "exec"):
             continue
         if name == "ssh" and any(re.fullmatch(r"-(?=\w*[LRDNV])\w+", word.text) for word in words):
-            continue
+            continue  # ssh makes a tunnel (-L, -R, -D, -N) or shows its version (-V)
         if name == "sudo" and first.startswith("/"):
             continue  # the site may let all users run this program
         flags = "".join(word.text[1:] for word in words if re.fullmatch("-[it]{1,2}", word.text))
@@ -225,8 +235,8 @@ def _leaves_the_job(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, f"docker {first} without -t")
             continue
         what, fix = _LEAVING_PROGRAMS[name]
-        is_to_node = name == "ssh" and target and target.variables and _NODES.search(script.text)
-        is_meant = name in USUALLY_MEANT_PROGRAMS and not is_to_node
+        goes_to_node = name == "ssh" and operand and operand.variables and _LISTS_NODES.search(script.text)
+        is_meant = name in USUALLY_MEANT_PROGRAMS and not goes_to_node
         yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if is_meant else None)
 
 
@@ -248,17 +258,17 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB327", "warning", "srun in a loop that reads the loop's input", words=("read",))
-def _reads_stdin(script: JobScript) -> Iterator[Hit]:
-    loop: Command | None = None
-    readers = {id(launch.command): launch for launch in script.steps}
-    for command in script.body.commands if readers and script.named("read") else ():
+def _step_that_reads_loop_input(script: JobScript) -> Iterator[Hit]:
+    steps = {id(launch.command): launch.step for launch in script.steps}
+    in_read_loop = False  # whether the loop around the command is a `while read`
+    for command in script.body.commands if steps and script.named("read") else ():
         context = command.context
         if not context.loop:
-            loop = None
+            in_read_loop = False
         elif command.name == "read" and context.condition:
-            loop = command
-        elif loop is not None and id(command) in readers:
-            step = readers[id(command)].step
+            in_read_loop = True
+        elif in_read_loop and id(command) in steps:
+            step = steps[id(command)]
             if command.background:
                 continue  # a background command has no stdin
             has_input = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
@@ -296,7 +306,7 @@ _SHARING_OPTIONS = "exact overlap exclusive cpus-per-task nodelist relative het-
 SHARING_OPTIONS = frozenset(_SHARING_OPTIONS.split())
 
 
-def _takes_all(launch: Launch, script: JobScript) -> bool:
+def _takes_all_cpus(launch: Launch, script: JobScript) -> bool:
     """Return whether a step takes all CPUs of the job's nodes."""
     step = launch.step
     if step is None or SHARING_OPTIONS & step.options.keys() or _is_exact(launch, script):
@@ -305,13 +315,14 @@ def _takes_all(launch: Launch, script: JobScript) -> bool:
     return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
 
 
-def _takes_gpus(launch: Launch, script: JobScript) -> bool:
+def _takes_all_gpus(launch: Launch, script: JobScript) -> bool:
     """Return whether a step with --exact takes all GPUs of the nodes, as no option gives a number."""
     step, job = launch.step, script.resources
     if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
         return False
-    others = (SHARING_OPTIONS - {"exact", "cpus-per-task"}) | {*GPU_OPTIONS}
-    return not others & step.options.keys() and (launch.nodes is None or launch.nodes >= job.nodes)
+    limiting_options = (SHARING_OPTIONS - {"exact", "cpus-per-task"}) | {*GPU_OPTIONS}
+    has_all_nodes = launch.nodes is None or launch.nodes >= job.nodes
+    return has_all_nodes and not limiting_options & step.options.keys()
 
 
 def _is_exact(launch: Launch, script: JobScript) -> bool:
@@ -338,6 +349,7 @@ def _is_exact(launch: Launch, script: JobScript) -> bool:
 )
 def _nested_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
+        # With `unset`, the task removes the step's variables first.
         if [tool.name for tool in launch.tools].count("srun") > 1 and "unset" not in launch.command.text:
             what = "the inner srun takes the step's SLURM_ variables for its options, as CPUs and tasks for "
             what += "each node, and without --overlap it waits for what the step itself holds"
@@ -350,7 +362,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
-        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
+        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""  # of GROMACS
         if not tasks or tasks < 2:
             continue
         if launch.step and name in SERVER_PROGRAMS:
@@ -359,18 +371,18 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         if not (name in SERIAL_PROGRAMS or verb in _SERIAL_GROMACS):
             continue
         is_on_node_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
-        is_staging = launch.tasks_per_node == 1 and name in _STAGING
-        if is_staging or is_on_node_disk or launch.mpi:
+        fills_each_node = launch.tasks_per_node == 1 and name in _STAGING_PROGRAMS
+        if fills_each_node or is_on_node_disk or launch.mpi:
             continue
         if launch.step:
             what = f"srun starts {name} {tasks} times, with the same arguments each: they write the same "
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
     yield from _repeated_preparation(script)
-    yield from _alone_in_each_task(script)
+    yield from _same_training_in_each_task(script)
 
 
-def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
+def _same_training_in_each_task(script: JobScript) -> Iterator[Hit]:
     """Find a training that srun starts several times, whose tasks know no other task and save one file."""
     native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
     if not native or script.named("cd") or _TASK_MARKS.search(script.text):
@@ -388,15 +400,16 @@ def _alone_in_each_task(script: JobScript) -> Iterator[Hit]:
 def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
     """Find commands such as rm -r, git clone or pip install that all tasks of a step run in one place."""
     for launch in script.steps:
-        tasks, is_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
-        is_shared_image = is_shared_node and all(container.pyxis for container in script.containers)
-        if tasks < 2 or launch.mpi or (script.containers and not is_shared_image):
+        tasks, has_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
+        # Pyxis starts one container for all tasks of a node.
+        has_shared_image = has_shared_node and all(container.pyxis for container in script.containers)
+        if tasks < 2 or launch.mpi or (script.containers and not has_shared_image):
             continue  # tasks with an image of their own share nothing
         commands = (command for _, body in launch.strings for command in body.commands)
         for command in commands:
             text = command.text + "".join(_variable_values(script, command.text))
-            is_its_own = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)
-            if command.context.top and not is_its_own and _ONCE_COMMAND.match(command.text):
+            has_own_place = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)
+            if command.context.top and not has_own_place and _ONCE_COMMAND.match(command.text):
                 what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
                 what += "place, while others already use it"
                 yield Hit(script.at_command(launch.command), what, "run it once, on a line before srun")
@@ -410,14 +423,16 @@ def _variable_values(script: JobScript, text: str) -> Iterator[str]:
             yield " " + script.body.text_of(setting.word).strip('"')
 
 
-# Commands that one task should run for all, texts that tell tasks apart, and folders on a node's own disk.
+# Commands that one task should run for all.
 _ONCE_COMMAND = re.compile(
     r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
     r"|conda (?:create|install))\b"
 )
+# Texts of a task that does something other than the other tasks, or waits for them.
 _TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
+# Folders on a node's own disk.
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
-_STAGING = programs("stages")
-SERIAL_PROGRAMS = programs("serial")
-SERVER_PROGRAMS = programs("waits") - programs("helper")
+_STAGING_PROGRAMS = programs("stages")  # programs that fill the local disk of each node
+SERIAL_PROGRAMS = programs("serial")  # programs that a step should start once
+SERVER_PROGRAMS = programs("waits") - programs("helper")  # such as jupyter
 _SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")

@@ -23,9 +23,11 @@ RULES: Rules[JobScript] = Rules()
 
 # Commands that hide the status of $( ) among their words.
 _STATUS_HIDERS = programs("hides-status")
+# Variables that only a job has.
 _JOB_VARIABLE = re.compile(
     r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
 )
+# Variables of a step that steps of other jobs also obey.
 _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
 
 
@@ -40,14 +42,14 @@ _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE
 def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         if not script.body.option_at("errexit", command.line) or command.context.condition:
-            continue  # the script ignores the status
+            continue  # without set -e the script goes on anyway; a condition sees the status
         hider = _status_hider(script, command)
         if hider:
             what = f"set -e sees the status of {hider}, not of sbatch: a refused job does not end the script"
-            own_line = "id=$(sbatch --parsable FILE) on a line of its own"
-            yield Hit(
-                script.at_word(command), what, own_line if hider in _STATUS_HIDERS else "set -o pipefail"
-            )
+            fix = "set -o pipefail"
+            if hider in _STATUS_HIDERS:
+                fix = "id=$(sbatch --parsable FILE) on a line of its own"
+            yield Hit(script.at_word(command), what, fix)
 
 
 def _status_hider(script: JobScript, command: Command) -> str:
@@ -78,7 +80,7 @@ def _lost_values(script: JobScript) -> Iterator[Hit]:
         exports += [
             (script.at_option_of(use), step.text_of(use)) for use in step.uses if use.name == "export"
         ]
-    yield from (Hit(at, *cut) for at, value in exports if (cut := _cut_at_comma(value)))
+    yield from (Hit(at, *texts) for at, value in exports if (texts := _cut_at_comma(value)))
 
 
 def _sbatch_call_hits(script: JobScript) -> Iterator[Hit]:
@@ -87,14 +89,14 @@ def _sbatch_call_hits(script: JobScript) -> Iterator[Hit]:
         words = (*command.words[1:], None)
         for word, following in pairwise(words):
             name, equals, _ = word.text.partition("=") if word else ("", "", "")
-            value = word if equals else following
+            value = word if equals else following  # --wrap=VALUE or --wrap VALUE
             if value and name == "--wrap" and script.submits:
-                yield from _expanded_here(script, value)
+                yield from _variable_expanded_early(script, value)
             elif value and name == "--export":
                 yield from _cut_export(script, value, following if value is word else None)
 
 
-def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
+def _variable_expanded_early(script: JobScript, wrapped: Word) -> Iterator[Hit]:
     """Find a variable of the job in a --wrap that the submitting shell expands."""
     for name in wrapped.variables:
         if _JOB_VARIABLE.fullmatch(name) and name not in script.assigned:
@@ -104,14 +106,17 @@ def _expanded_here(script: JobScript, wrapped: Word) -> Iterator[Hit]:
 
 
 def _cut_export(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
-    """Find an --export that ends at a blank, and a value in it that ends at a comma."""
+    """Find an --export that ends at a blank, and a value in it that ends at a comma.
+
+    `following` is the word after --export=VALUE; None after --export VALUE.
+    """
     value = script.body.text_of(word).removeprefix("--export=")
     if value.endswith(",") and following is not None and "=" in following.text:
         what = f"--export ends at the blank: sbatch takes {following.text} for the script"
         yield Hit(script.at_word(following), what, f"{word.text}{following.text}, without a blank", "error")
         return
-    if cut := _cut_at_comma(value):
-        yield Hit(script.at_word(word), *cut)
+    if texts := _cut_at_comma(value):
+        yield Hit(script.at_word(word), *texts)
 
 
 def _cut_at_comma(value: str) -> tuple[str, str] | None:
@@ -148,7 +153,7 @@ def _step_variables(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/flux-framework/flux-core/pull/7571",
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
-    """Find after:ID in a dependency. People mean after: only with +MINUTES, or for servers and monitors."""
+    """Find after:ID in a dependency. With +MINUTES, or for servers and monitors, people mean it."""
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
     if _AFTER.search(script.option("dependency")) and not _names_servers(script.text):
@@ -158,8 +163,8 @@ def _after_the_start(script: JobScript) -> Iterator[Hit]:
         return
     for command in submissions:
         for word in command.words[1:]:
-            given = (word.text, *(script.body.text_of(part) for part in script.body.expand(word)))
-            if any(map(_AFTER.search, given)):
+            texts = (word.text, *(script.body.text_of(part) for part in script.body.expand(word)))
+            if any(map(_AFTER.search, texts)):
                 yield Hit(script.at_word(word), what, fix)
 
 
@@ -179,14 +184,15 @@ def _names_servers(text: str) -> bool:
 def _unread_variables(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
-    used, read = {use.name for use in script.body.uses}, dict(variables(script.slurm))
+    used = {use.name for use in script.body.uses}
+    option_of = dict(variables(script.slurm))  # each variable that sbatch reads, with its option
     for setting in script.body.sets:
-        name, is_given = setting.name, setting.exported or setting.prefix
+        name, reaches_sbatch = setting.name, setting.exported or setting.prefix
         option = name.removeprefix("SBATCH_").lower().replace("_", "-")
-        if not is_given or not name.startswith("SBATCH_") or name in {*used, *read}:
+        if not reaches_sbatch or not name.startswith("SBATCH_") or name in {*used, *option_of}:
             continue
         if option in specs(script.slurm):
-            instead = next((known for known, sets in read.items() if sets == option), "")
+            instead = next((known for known, of_known in option_of.items() if of_known == option), "")
             what = f"sbatch does not read {name}: the job runs without it"
             yield Hit(script.at_start(setting), what, instead or f"sbatch --{option}=...")
 
@@ -207,6 +213,7 @@ def _kept_allocation(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, "trap 'scancel $JOB_ID' EXIT")
 
 
+# after:ID without +MINUTES.
 _AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
 _SERVER_NAME = re.compile(
     r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"

@@ -19,11 +19,12 @@ RULES: Rules[JobScript] = Rules()
 
 SECONDS_MAX = 10.0  # seconds of `bash -n`
 BYTES_MAX = 4 << 20  # `lint` reads no larger script
-_COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)
+_COMPLAINT = re.compile(r"^\S*bash: line (\d+): (.*)$", re.MULTILINE)  # a line that `bash -n` prints
 _HEREDOC_FAULT = re.compile(r"here-document at line (\d+) delimited by end-of-file \(wanted `(.*)'\)")
 _COMMENT = re.compile(r"#(?<!\S#).*")  # begins with the literal #, for which the search is fast
 # If a part of a construct is missing, the grammar takes such a word for a command.
 _KEYWORDS = frozenset(("if", "then", "elif", "else", "fi", "for", "while", "do", "done", "case", "esac", "}"))
+# A redirection without a file.
 _NO_TARGET = re.compile(r"[<>][&|]?[ \t]*(?:$|[;)])|[<>]&?[ \t]+[|&]", re.MULTILINE)
 _HEREDOC_START = re.compile(r"<<-?[ \t]*\\?['\"]?([\w.!-]+)")
 
@@ -47,7 +48,7 @@ def _unread_body(script: JobScript) -> Iterator[Hit]:
         why = "it is too long or too tangled, or one pipeline has too many programs"
         what = f"the body was not checked from line {line} on: {why}"
         yield Hit(script.at(line), what, "move what is generated into a file, and read it in a loop")
-    if (1, "") in _faults(script):
+    if _TIMED_OUT in _faults(script):
         what = f"bash takes more than {SECONDS_MAX:.0f} s to read this script: its syntax was not checked"
         yield Hit(script.at(1), what, "bash -n FILE, on a machine with less to do")
 
@@ -78,21 +79,21 @@ def _unterminated_heredoc(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(line), what, f"write {match[2]} alone on a line, without spaces around it")
 
 
-@lru_cache(maxsize=1)  # the rules ask one after the other about the same script
+@lru_cache(maxsize=1)  # several rules ask about the same script, before the next script comes
 def _faults(script: JobScript) -> list[tuple[int, str]]:
     """Return the line and the text of bash's first complaint up to an unconditional exit; [] without one."""
     text = script.body.source.text if script.body.language in ("bash", "sh") else ""
     if not text or len(text) > BYTES_MAX or not _is_doubtful(script):
         return []
-    last = script.text.count("\n") + 1
+    last_line = script.text.count("\n") + 1
     faults = faults_of_bash(text.partition("\0")[0])
     if faults and script.body.end < len(text):  # any text may follow an exit
         faults = faults_of_bash(text[: script.body.end].partition("\0")[0])
-    return [(min(line, last), message) for line, message in faults[:1]]
+    return [(min(line, last_line), message) for line, message in faults[:1]]
 
 
 def _is_doubtful(script: JobScript) -> bool:
-    """Return whether bash may find a fault; this look at the text spares sound scripts a process."""
+    """Return whether bash may find a fault. Without such a sign in the text, no bash need be started."""
     text = _COMMENT.sub("", script.text)
     if script.body.faults or _NO_TARGET.search(text) or text.count('"') % 2 or text.count("'") % 2:
         return True
@@ -102,8 +103,11 @@ def _is_doubtful(script: JobScript) -> bool:
     return any(match[1] not in ends for match in _HEREDOC_START.finditer(text))
 
 
+_TIMED_OUT = (1, "")  # the complaint for a script that bash does not read in time
+
+
 def faults_of_bash(text: str) -> list[tuple[int, str]]:
-    """Return the line and the text of bash's complaints; [] without bash, (1, "") if bash takes too long."""
+    """Return the line and the text of each complaint of bash; [] without bash."""
     options = ["-O", "extglob"] if "extglob" in text else []
     try:
         done = child.run(
@@ -113,13 +117,14 @@ def faults_of_bash(text: str) -> list[tuple[int, str]]:
             timeout=SECONDS_MAX,
         )
     except child.LateError:
-        return [(1, "")]
+        return [_TIMED_OUT]
     except OSError:
         return []
     output = done.stderr.decode("ascii", "replace")
     faults = [(int(match[1]), match[2]) for match in _COMPLAINT.finditer(output)]
-    unfinished = [(int(match[1]), match[0]) for _, text in faults if (match := _HEREDOC_FAULT.search(text))]
-    wrong = [(line, text) for line, text in faults if "here-document" not in text]
-    if wrong and (done.returncode or "conditional" in wrong[0][1]):  # [[ -z "$1"]] has status 0
-        return wrong
-    return unfinished
+    # For these, the line is the start of the here-document, not the end of the text.
+    heredocs = [(int(match[1]), match[0]) for _, text in faults if (match := _HEREDOC_FAULT.search(text))]
+    others = [(line, text) for line, text in faults if "here-document" not in text]
+    if others and (done.returncode or "conditional" in others[0][1]):  # [[ -z "$1"]] has status 0
+        return others
+    return heredocs

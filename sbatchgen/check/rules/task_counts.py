@@ -28,9 +28,9 @@ RULES: Rules[JobScript] = Rules()
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     cpus_per_task = resources.cpus_per_task or 1
+    requested = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
     # With --cpus-per-task and no number of tasks, sbatch counts a task for each node.
-    asked = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
-    tasks = asked or (resources.nodes if cpus_per_task > 1 and resources.ntasks_per_gpu is None else 0)
+    tasks = requested or (resources.nodes if cpus_per_task > 1 and resources.ntasks_per_gpu is None else 0)
     launches = [launch for launch in script.launches if launch.mpi]
     for launch in launches if tasks and "exclusive" not in resources else ():
         mpi = launch.mpi
@@ -40,15 +40,15 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
         count = launch.number(option, mpi)
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
-            continue
+            continue  # options such as --hostfile and --oversubscribe give other slots than Slurm's
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
-        # Other MPIs may start all processes on the CPUs of --cpus-per-task.
+        # Other MPIs than Open MPI may start all processes on the CPUs of --cpus-per-task.
         severity: Severity | None = "info" if count > tasks and cpus_per_task > 1 else None
         if count > tasks:
             what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
             what += "Open MPI ends for lack of slots"
             fix = f"--ntasks={count}, and --cpus-per-task for the threads of each" if severity else fix
-        elif 2 * count <= asked and len(launches) == 1 and _is_only_work(script, launch):
+        elif 2 * count <= requested and len(launches) == 1 and _is_only_work(script, launch):
             what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
             what += f"{tasks - count} stay idle"
         else:
@@ -56,6 +56,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_option_of(option), what, fix, severity)
 
 
+# A script whose processes have threads, or need the memory of several tasks, holds such a text.
 _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
@@ -63,7 +64,8 @@ def _is_only_work(script: JobScript, launch: Launch) -> bool:
     """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
-    return is_alone and not (_THREADS.search(script.text) or script.starts_unseen or script.steps)
+    has_other_work = script.starts_unseen or script.steps
+    return is_alone and not (_THREADS.search(script.text) or has_other_work)
 
 
 @RULES.add(
@@ -74,7 +76,7 @@ def _is_only_work(script: JobScript, launch: Launch) -> bool:
     words=("srun",),
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/20391",
 )
-def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
+def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks, per_node, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
     if not tasks or not per_node or tasks > nodes or per_node < 2 or resources.gpu_count not in (0, per_node):
@@ -85,7 +87,8 @@ def _fewer_tasks(script: JobScript) -> Iterator[Hit]:
             what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
             what += f"--ntasks-per-node={per_node} is only a limit beside it, which Lightning takes for the "
             what += "number"
-            what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without" * (tasks == 1)
+            if tasks == 1:
+                what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without"
             yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * per_node}")
             return
 
@@ -102,16 +105,16 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
     if not script.has_nodes_alone or _TASK_OPTIONS & script.options.keys():
         return
-    inherited = script.resources.cpus_per_task if script.release >= "23.11" else None
-    sizes = [
+    inherited_cpus = script.resources.cpus_per_task if script.release >= "23.11" else None
+    node_cpus = [
         int(partition.cpus_per_node) for partition in script.partitions.values() if partition.cpus_per_node
     ]
     for launch in script.trainings:
         step = launch.step
-        own = step.option("cpus-per-task") if step else None
-        cpus = launch.number(own, step) if own and step else inherited
+        option = step.option("cpus-per-task") if step else None
+        cpus = launch.number(option, step) if option and step else inherited_cpus
         has_tasks = step is None or _TASK_OPTIONS & step.options.keys()
-        if step and cpus and not has_tasks and 2 * cpus <= min(sizes or [LEAST_CPUS]):
+        if step and cpus and not has_tasks and 2 * cpus <= min(node_cpus or [LEAST_CPUS]):
             what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
             what += "often as that fits into the CPUs of the node, and the job has them all"
             fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
@@ -119,10 +122,10 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
             return
 
 
+# Options that give the number of tasks.
 _TASK_OPTIONS = frozenset(
     ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket")
 )
-
 
 LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give the number
 
@@ -154,4 +157,5 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-_RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")  # begins with a literal, for a fast search
+# A script with such a text gives its tasks their ranks. Begins with a literal, for which the search is fast.
+_RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")

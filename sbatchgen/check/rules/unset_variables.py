@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sbatchgen.base.errors import nearest
 from sbatchgen.check.bash import Assignment, Body, Command, VariableUse
@@ -27,14 +28,17 @@ RULES: Rules[JobScript] = Rules()
 SHORTEST_NAME = 5  # shorter names (in characters) do not count as misspelt
 LEAST_RATIO = 0.9  # the ratio of difflib from which on two names are alike
 PAIRS_MAX = 20_000  # pairs of names; a program wrote a script with more pairs, and mistypes no name
-_HAS_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
-_SET_ELSEWHERE = re.compile(  # variables that Slurm, bash, the login shell, a module or a site sets
+# Operators of ${NAME...} without a default value or a message, such as ${NAME%.txt}.
+_NO_DEFAULT = ("", "#", "##", "%", "%%", "/", "//", "^", "^^", ",", ",,", "@")
+# Variables that Slurm, bash, the login shell, a module or a site sets.
+_SET_ELSEWHERE = re.compile(
     r"SLURM|SBATCH|SRUN|CUDA_|ROCR_|HIP_|PMI|OMPI_|LSB_|PBS|SGE_|[0-9@*#?$!-]|BASH|RANDOM$|LINENO$|EPOCH[RS]E"
     r"|_?LMFILES|LMOD|MODULE[SD]|LD_|CONDA|PYTHON[A-Z]|VIRTUAL_ENV|EB(?:ROOT|VERSION)|LANG$|LC_|TERM$|DISPLAY$"
     r"|PS[1-4]$|IFS$|REPLY$|OPT(?:ARG|IND)|PIPESTATUS$|FUNCNAME$|\w*PATH$"
 )
+# Names in capitals that sites like to give their variables, such as MYSCRATCH or DATA_ROOT.
 _SITE_NAME = re.compile(r"\w*(?:SCRATCH|WORK|WRK|HOME|STORE|PROJ|TMP|DATA|ROOT|CLUSTER|VERSION|DIR$)")
-_OPENERS = programs("opens")
+_OPENERS = programs("opens")  # programs that fail if their file or folder is missing
 _INTERPRETERS = re.compile(r"python[\d.]*|bash|sh|Rscript|julia|perl|torchrun")
 
 
@@ -52,7 +56,8 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
         seen.add(word.only_piece.name if word.only_piece else word.text)
     for use in body.uses:
         name = use.name
-        if name in seen or name in unset or use.operator not in _HAS_NO_DEFAULT or _SET_ELSEWHERE.match(name):
+        may_have_value = use.operator not in _NO_DEFAULT or _SET_ELSEWHERE.match(name)
+        if name in seen or name in unset or may_have_value:
             continue
         if name not in sets:
             if name not in script.tested:
@@ -82,9 +87,10 @@ def _index_outside_list(script: JobScript) -> Iterator[Hit]:
         list_use = _INDEXED.fullmatch(text, use.at, use.end) if use.source is body.source else None
         offset = _offset(body, list_use[2]) if list_use else None
         count = _list_length(body, use.name) if offset is not None else 0
-        if offset is None or not count or f"{{#{use.name}[" in text:
+        checks_length = f"{{#{use.name}[" in text  # ${#NAME[@]}
+        if offset is None or not count or checks_length:
             continue
-        tasks = [number for run in script.array for number in (run[0], run[-1])]
+        tasks = [number for indices in script.array for number in (indices[0], indices[-1])]
         worst = max(tasks) if max(tasks) + offset >= count else min(tasks)
         index = worst + offset
         if index >= count or index < 0:
@@ -96,20 +102,25 @@ def _index_outside_list(script: JobScript) -> Iterator[Hit]:
             return
 
 
-_INDEXED = re.compile(r"\$\{(\w+)\[([^\]]+)\]\}")
+_INDEXED = re.compile(r"\$\{(\w+)\[([^\]]+)\]\}")  # ${NAME[INDEX]}
 _TASK_ID = r"\$?\{?SLURM_ARRAY_TASK_ID\}?"
+# SLURM_ARRAY_TASK_ID, $((SLURM_ARRAY_TASK_ID - 1)) and the like.
 _SUM = re.compile(rf"(?:\$\(\( *)?{_TASK_ID} *(?:([+-]) *(\d{{1,8}}) *)?(?:\)\))?")
 
 
 def _offset(body: Body, index: str, depth: int = 3) -> int | None:
-    """Return the N of an index NUMBER + N, where NUMBER is the task's number; None for other indexes."""
+    """Return the N of an index NUMBER + N, where NUMBER is the task's number; None for other indexes.
+
+    An index may be a variable that holds the sum. `depth` is how many such variables may follow.
+    """
     match = _SUM.fullmatch(index.strip().strip('"'))
     if match:
         return int(f"{match[1]}{match[2]}") if match[2] else 0
     name = index.strip().strip('"').lstrip("$").strip("{}")
     sets = body.sets_of(name)
-    is_one = len(sets) == 1 and sets[0].word and sets[0].context.top and not sets[0].append
-    return _offset(body, sets[0].word.text, depth - 1) if is_one and sets[0].word and depth else None
+    is_certain = len(sets) == 1 and sets[0].context.top and not sets[0].append
+    value = sets[0].word if is_certain else None
+    return _offset(body, value.text, depth - 1) if value and depth else None
 
 
 def _list_length(body: Body, name: str) -> int:
@@ -117,8 +128,8 @@ def _list_length(body: Body, name: str) -> int:
     sets = body.sets_of(name)
     items = sets[0].items if len(sets) == 1 and sets[0].context.top and not sets[0].append else None
     for item in items or ():
-        is_one = all(piece.quoted or piece.kind == "text" for piece in item.pieces)
-        if not is_one or "@" in item.text or item.text.startswith("["):
+        is_one_element = all(piece.quoted or piece.kind == "text" for piece in item.pieces)
+        if not is_one_element or "@" in item.text or item.text.startswith("["):
             return 0
     return len(items or ())
 
@@ -128,8 +139,8 @@ def _use_before_set(script: JobScript, use: VariableUse, sets: list[Assignment])
     if any(setting.at <= use.at or setting.context.function or setting.prefix for setting in sets):
         return None
     command = script.body.command_around(use.at)
-    is_tested = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
-    if command is None or not (is_tested or (command.context.top and sets[0].context.top)):
+    is_file_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
+    if command is None or not (is_file_test or (command.context.top and sets[0].context.top)):
         return None
     if command.context.function or command.context.loop or _only_shows(command):
         return None
@@ -143,6 +154,14 @@ def _use_before_set(script: JobScript, use: VariableUse, sets: list[Assignment])
     return Hit(script.at_start(use), what, fix)
 
 
+class _SetName(NamedTuple):
+    """The name of a variable that the script sets."""
+
+    normalized: str
+    name: str
+    stem: str  # the name without digits
+
+
 def _misnamed(
     script: JobScript, unset: dict[str, VariableUse], sets: dict[str, list[Assignment]]
 ) -> Iterator[Hit]:
@@ -150,20 +169,21 @@ def _misnamed(
     normalized_names = {_normalized(name): name for name in sets if len(name) >= SHORTEST_NAME}
     if len(unset) * len(normalized_names) > PAIRS_MAX:
         return
-    # Normalized name, name and stem without digits, by length: a script may set thousands of names.
-    by_length: dict[int, list[tuple[str, str, str]]] = {}
-    for like, name in normalized_names.items():
-        by_length.setdefault(len(like), []).append((like, name, re.sub(r"\d", "", name)))
+    # A script may set thousands of names, so names are compared only if their lengths are similar.
+    by_length: dict[int, list[_SetName]] = {}
+    for normalized, name in normalized_names.items():
+        entry = _SetName(normalized, name, re.sub(r"\d", "", name))
+        by_length.setdefault(len(normalized), []).append(entry)
     for name, use in unset.items():
         if len(name) < SHORTEST_NAME or not normalized_names:
             continue
-        series, like = re.sub(r"\d", "", name), _normalized(name)
-        others: dict[str, str] = {}  # normalized name -> name, of the names that may be alike
+        stem, normalized = re.sub(r"\d", "", name), _normalized(name)
+        similar: dict[str, str] = {}  # normalized name -> name, of the names that may be alike
         for length, entries in by_length.items():
-            if _may_be_alike(len(like), length):
+            if _may_be_alike(len(normalized), length):
                 # The next name of a series, such as A2 after A1, is not a misspelt name.
-                others |= {plain: other for plain, other, stem in entries if stem != series}
-        other = others.get(like) or others.get(nearest(like, others, LEAST_RATIO), "")
+                similar |= {entry.normalized: entry.name for entry in entries if entry.stem != stem}
+        other = similar.get(normalized) or similar.get(nearest(normalized, similar, LEAST_RATIO), "")
         if not other:
             continue
         if any(setting.word and name in setting.word.variables for setting in sets[other]):
@@ -181,13 +201,15 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     """
     names = [name for name in unset if not _SITE_NAME.match(name.upper())]
     prepares = script.named("module", "ml", "source", ".", "conda", "spack", *PREPARES)
-    if len(unset) != 1 or len(names) != 1 or not script.assigned or (prepares and names[0].isupper()):
+    if len(unset) != 1 or len(names) != 1 or not script.assigned:
         return
+    if prepares and names[0].isupper():
+        return  # a module or a sourced file may set the variable
     name, use = names[0], unset[names[0]]
     command = script.body.command_around(use.at)
-    named = (line for line in script.lines if name in line)
-    in_comment = any(re.search(rf"#.*\b{name}\b", line) for line in named)
-    if command is None or in_comment or "--export" in script.text:
+    lines_with_name = (line for line in script.lines if name in line)
+    is_in_comment = any(re.search(rf"#.*\b{name}\b", line) for line in lines_with_name)
+    if command is None or is_in_comment or "--export" in script.text:
         return  # a comment or an option explains the variable
     index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
     if index is None or command.context.function or command.test:
@@ -196,7 +218,8 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     is_only_word = word.text.strip('"') in (f"${name}", f"${{{name}}}")
     is_script = is_only_word and index == 1 and _INTERPRETERS.fullmatch(command.name)
     is_program = index == 0 and len(command.words) > 1
-    is_path = command.name in _OPENERS and word.at + 2 >= use.at - (word.text[0] == '"')  # it starts the word
+    starts_word = word.at + 2 >= use.at - (word.text[0] == '"')  # $NAME/x, ${NAME}/x or "$NAME/x"
+    is_path = command.name in _OPENERS and starts_word
     if is_script or is_program or is_path:
         what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
         yield Hit(script.at_start(use), what, f"set {name} before it, or write ${{{name}:?}}")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-_PROBE_PROGRAMS = programs("probes")
+_PROBE_PROGRAMS = programs("probes")  # programs that ask whether a server answers, such as curl
 
 
 @RULES.add(
@@ -26,22 +26,24 @@ _PROBE_PROGRAMS = programs("probes")
     words=("while", "until"),
     report="https://github.com/SemiAnalysisAI/InferenceX/pull/348",
 )
-def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
-    """Find an unbounded wait for a server or another job that does not check whether it still runs."""
+def _endless_wait(script: JobScript) -> Iterator[Hit]:
+    """Find an unbounded wait for a server or another job, without a check that the other one still runs."""
     yield from _missed_cancellation(script)
     commands = script.body.commands
-    servers = [command.at for command in commands if command.background and not command.context.substitution]
-    jobs = [command.at for command in script.named("sbatch") if not command.context.branch]
-    for command, start in _unbounded_waits(script) if servers or jobs else ():
+    server_starts = [
+        command.at for command in commands if command.background and not command.context.substitution
+    ]
+    submissions = [command.at for command in script.named("sbatch") if not command.context.branch]
+    for command, loop_start in _unbounded_waits(script) if server_starts or submissions else ():
         is_probe = command.name in _PROBE_PROGRAMS
-        if not is_probe and not _is_named(command.words[-1], script.body.source.text[:start]):
+        if not is_probe and not _is_named(command.words[-1], script.body.source.text[:loop_start]):
             continue  # the loop waits for a file that a person makes
-        if servers and servers[0] < start:
+        if server_starts and server_starts[0] < loop_start:
             what = f"if the server has ended, {command.name} never succeeds: "
             if not is_probe:
                 what = f"if the program that writes {command.words[-1].text} has ended, no file comes: "
             fix = "in the loop: kill -0 $! || exit 1"
-        elif jobs and jobs[0] < start and not is_probe:
+        elif submissions and submissions[0] < loop_start and not is_probe:
             what = f"if sbatch fails, or the other job ends early, {command.words[-1].text} never comes: "
             fix = (
                 'JOB=$(sbatch --parsable ...) || exit, and in the loop: squeue -hj "$JOB" | grep -q . || exit'
@@ -53,7 +55,7 @@ def _waits_for_ever(script: JobScript) -> Iterator[Hit]:
 
 
 def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
-    """Find a loop that waits until sacct prints CANCELLED: the user or a + follows this word."""
+    """Find a loop that waits until sacct prints CANCELLED alone; sacct adds the user, or a +."""
     text = script.body.source.text
     for command in script.named("sacct"):
         if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
@@ -67,6 +69,7 @@ def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
             return
 
 
+# A comparison with CANCELLED, and texts of a loop that also ends for CANCELLED+ or after some time.
 _IS_CANCELLED = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
 _READS_FIRST_WORD = re.compile(
     r"\b(?:cut|awk|sed|grep|timeout|SECONDS)\b|%%|CANCELLED[\"']?[*+]|=~|\(\(|-[lg][te] |\bfor\b"
@@ -88,8 +91,9 @@ def _unbounded_waits(script: JobScript) -> Iterator[tuple[Command, int]]:
             continue
         start, end = next(span for span in reversed(script.body.loops) if span[0] <= command.at < span[1])
         loop = script.body.source.text[start:end]
-        is_negated = "!" in loop[: command.at - start + 5]
-        if not _LOOP_BOUND.search(loop) and (context.substitution or loop.startswith("until") != is_negated):
+        is_negated = "!" in loop[: command.at - start + 5]  # also in [ ! -f FILE ]
+        repeats_failure = loop.startswith("until") != is_negated  # `until COMMAND` or `while ! COMMAND`
+        if not _LOOP_BOUND.search(loop) and (context.substitution or repeats_failure):
             yield command, start
 
 
@@ -97,13 +101,14 @@ def _looks_for_a_file(command: Command) -> bool:
     """Return whether a command fails as long as a file is not there: [ -f FILE ] or ls FILE."""
     words = [word.text for word in command.words]
     if command.pipe and len(command.pipe.stages) > 1:
-        return False
+        return False  # the pipe has the status of its last command
     is_test = command.test and len(words) == _FILE_TEST_WORDS and words[1] in ("-e", "-f", "-s", "-d", "-r")
     return is_test or (len(words) == _LIST_WORDS and words[0] in ("ls", "stat"))
 
 
 _FILE_TEST_WORDS = 3  # words of [ -f FILE, without the ]
 _LIST_WORDS = 2  # words of ls FILE
+# A loop with such a text ends after some time, or checks the program for which it waits.
 _LOOP_BOUND = re.compile(
     r"\b(?:break|exit|return|kill|timeout|SECONDS|let|wait|jobs|pgrep|ps|retry|retry-\w+)\b|\(\(|-[lg][te] "
 )
