@@ -376,7 +376,7 @@ def test_the_last_command() -> None:
     body = read_body("f() {\n  a\n}\nfunction g { b; }\nsrun c\nf\necho $(d)\n")
     assert body.last
     assert body.last.name == "echo"
-    assert [command.name for command in body.commands if command.last] == ["echo"]
+    assert [command.name for command in body.commands if command.ends_script] == ["echo"]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,10 @@ from sbatchgen.check.bash.statement import Assignment, Command, Context, ShellOp
 from sbatchgen.check.bash.text import Fault, ShellText
 from sbatchgen.check.bash.variables import Variables
 from sbatchgen.check.bash.walk import Walk, walk
-from sbatchgen.check.bash.word import Word, expansion
+from sbatchgen.check.bash.word import Word, read_expansion
 from sbatchgen.check.executables.program import SHELLS
 
-TOP = Context()
+TOP = Context()  # outside of all constructs
 
 
 @dataclass(eq=False, repr=False)
@@ -56,7 +56,7 @@ class Body:
     @property
     def tests(self) -> list[Command]:
         """The tests, such as [ -n "$PBS_JOBID" ]."""
-        return [command for command in self.commands if command.test or command.name == "test"]
+        return [command for command in self.commands if command.is_test or command.name == "test"]
 
     @cached_property
     def comments(self) -> tuple[tuple[int, str], ...]:
@@ -76,7 +76,7 @@ class Body:
     @cached_property
     def last(self) -> Command | None:
         """The command whose status is the script's status; None if the text does not show the command."""
-        return next((command for command in reversed(self.commands) if command.last), None)
+        return next((command for command in reversed(self.commands) if command.ends_script), None)
 
     def command_around(self, at: int) -> Command | None:
         """Return the innermost command around an offset; None outside of commands."""
@@ -145,14 +145,14 @@ class Body:
 
         The options that subshells, branches and other functions set are ignored.
         """
-        on, function = False, self.functions.get(line, "")
+        is_on, function = False, self.functions.get(line, "")
         for setting in self.settings:
-            function_of_setting, context = setting.context.function, setting.context
-            if function_of_setting and function_of_setting == function:
-                context = context._replace(function="")
+            context = setting.context
+            if context.function == function:
+                context = context._replace(function="")  # within the function, its own options count
             if setting.name == name and setting.line < line and context.top:
-                on = setting.on
-        return on
+                is_on = setting.on
+        return is_on
 
     def value(self, word: Word) -> str | None:
         """Return the string that a word stands for; None if the string depends on an unknown value."""
@@ -182,7 +182,7 @@ def _cut_at_exit(walked: Walk) -> Walk:
         leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
         if leaves and command.context.top and not command.background and command.pipe is None:
             end = command.end
-            command.last = True
+            command.ends_script = True
             walked.commands = [other for other in walked.commands if other.at < end]
             walked.assignments = [assignment for assignment in walked.assignments if assignment.at < end]
             walked.loops = [loop for loop in walked.loops if loop[0].start < end]
@@ -216,6 +216,7 @@ def _language(text: str) -> tuple[str, str]:
     return words[0].rpartition("/")[2], " ".join(words[1:])
 
 
+# In arithmetic, a name is a variable without a $ (group 1).
 _ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?!$-])")
 
@@ -225,9 +226,9 @@ def _uses(source: ShellText) -> Iterator[VariableUse]:
     text = source.text
     for node in source.nodes:
         if node.kind == "expansion":
-            piece = expansion(text[node.start : node.end], node.start, quoted=False)
+            piece = read_expansion(text[node.start : node.end], node.start, quoted=False)
             yield VariableUse(piece.name, piece.operator, node.start, node.end, source)
-        elif node.kind in ("simple_expansion", "$"):  # $B of $A/$B/$C
+        elif node.kind in ("simple_expansion", "$"):  # "$" is $B of $A/$B/$C
             if name := _VARIABLE.match(text, node.start):
                 yield VariableUse(name[1], "", *name.span(), source)
         elif node.kind == "arithmetic_expansion" or (

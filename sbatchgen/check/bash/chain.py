@@ -19,13 +19,13 @@ from sbatchgen.check.executables.command_options import ReadOption, program_name
 from sbatchgen.check.executables.program import MODULES, PROGRAMS, SHELLS, commands, programs
 from sbatchgen.check.executables.python_program import program_of_python
 
-DEPTH_MAX = 8  # shells that shells start
+DEPTH_MAX = 8  # shells within shells
 TOOLS_MAX = 50  # tools of a chain
 # Programs that start a Python file or module, which follows their options.
 _PYTHON_STARTERS = programs("interpreter", "launcher")
 # In the string of bash -c, a command that starts such a program is the main command.
 _MAIN_PROGRAMS = commands("step", "mpi", "launcher", "interpreter") | {"exec"}
-_NAME = re.compile(r"--?[\w-]+=|-\w")
+_OPTION_NAME = re.compile(r"--?[\w-]+=|-\w")  # the part of --NAME=VALUE or -nVALUE before the value
 
 
 @frozen(kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class ToolOption:
         if self.value_word is not self.word:
             return self.value_word
         first, *rest = body.resolve(self.word).pieces
-        name = _NAME.match(first.text)
+        name = _OPTION_NAME.match(first.text)
         text = first.text[name.end() :] if name else ""
         pieces = (*([first._replace(text=text)] if text else []), *rest)
         return Word(pieces, self.word.at, self.word.end, self.word.source)
@@ -67,7 +67,7 @@ class Tool:
         values: dict[str, list[str | None]] = {}
         for option in self.uses:
             values.setdefault(option.name, []).append(option.value)
-        return {name: given if len(given) > 1 else given[0] for name, given in values.items()}
+        return {name: several if len(several) > 1 else several[0] for name, several in values.items()}
 
     @cached_property
     def _last_uses(self) -> dict[str, ToolOption]:
@@ -94,24 +94,27 @@ def chain(command: Command, body: Body) -> tuple[Tool, ...]:
 
 def _reads_input(tool: Tool) -> bool:
     """Return whether a tool is a shell that reads commands from standard input."""
-    is_script = tool.rest and tool.rest[0].text != "-" and tool.option("s") is None
-    return tool.name in SHELLS and tool.option("command") is None and not is_script
+    runs_file = tool.rest and tool.rest[0].text != "-" and tool.option("s") is None
+    return tool.name in SHELLS and tool.option("command") is None and not runs_file
 
 
 def _follow(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
-    """Yield the tools that words start; `passed` are the words for $0, $1 and so on."""
+    """Yield the tools that words start.
+
+    `passed` are the words for $0, $1 and so on. `depth` is how many shells within this one may follow.
+    """
     words = tuple(_with_parameters(words, passed))
     for _ in range(TOOLS_MAX):
-        while words and ASSIGNED.match(words[0].text):
+        while words and ASSIGNED.match(words[0].text):  # NAME=VALUE before a command
             words = words[1:]
         if not words:
             return
         tool = _read_tool(words, body)
         yield tool
         if tool.name in SHELLS:
-            script = tool.option("command")
-            if script and script.value_word is not None and depth:
-                yield from _shell_tools(tool, script.value_word, depth)
+            command = tool.option("command")
+            if command and command.value_word is not None and depth:
+                yield from _shell_tools(tool, command.value_word, depth)
             return
         if tool.name not in PROGRAMS or "describe" in tool.options:
             return
@@ -137,11 +140,10 @@ def _launcher_words(tool: Tool) -> Sequence[Word]:
     return ()
 
 
-def _shell_tools(tool: Tool, script: Word, depth: int) -> Iterator[Tool]:
+def _shell_tools(shell: Tool, string: Word, depth: int) -> Iterator[Tool]:
     """Yield the tools that the main command of a bash -c string starts."""
-    yield from _main_tools(
-        string_body(tool.body, script), [tool.body.resolve(word) for word in tool.rest], depth - 1
-    )
+    passed = [shell.body.resolve(word) for word in shell.rest]
+    yield from _main_tools(string_body(shell.body, string), passed, depth - 1)
 
 
 def _main_tools(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Tool]:
@@ -150,12 +152,11 @@ def _main_tools(inner: Body, passed: Sequence[Word], depth: int) -> Iterator[Too
     The main command is the last command with "$@", or else the last launch, or else the last command.
     """
     commands = [
-        command for command in inner.commands if not command.test and not command.context.substitution
+        command for command in inner.commands if not command.is_test and not command.context.substitution
     ]
     passing = [command for command in commands if any("@" in word.variables for word in command.words)]
     launching = [command for command in commands if command.name in _MAIN_PROGRAMS]
-    chosen = (passing or launching or commands)[-1:]
-    for command in chosen:
+    for command in (passing or launching or commands)[-1:]:
         words = [word for written in command.words for word in inner.expand(written)]
         yield from _follow(words, inner, passed, depth)
 
@@ -181,30 +182,31 @@ def _read_tool(words: tuple[Word, ...], body: Body) -> Tool:
     name = MODULES.get(name, name)
     program = PROGRAMS.get(name)
     if program is None:
-        is_known = body.value(words[0]) is not None
-        name = name if is_known and name else words[0].text
+        is_shown = body.value(words[0]) is not None
+        name = name if is_shown and name else words[0].text
         return Tool(name=name, words=words, rest=words[1:], body=body)
     read, at = read_options(words, at, program, body.text_of)
-    given = [_tool_option(words, body, option) for option in read]
+    uses = [_tool_option(words, body, option) for option in read]
     operands, rest = words[at : at + program.operands], words[at + program.operands :]
-    if name == "python" and given and given[-1].name == "m" and (module := given[-1].own_word(body)):
+    if name == "python" and uses and uses[-1].name == "m" and (module := uses[-1].own_word(body)):
         rest = (module, *rest)
-    command = next((option for option in given if option.name == "command"), None)
+    command = next((option for option in uses if option.name == "command"), None)
     if name in SHELLS and rest and command:
-        given.remove(command)  # the string of -c is the first word that is not an option
-        given.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
+        uses.remove(command)  # the string of -c is the first word that is not an option
+        uses.append(replace(command, value=body.value(rest[0]), value_word=rest[0]))
         rest = rest[1:]
-    is_module = any(option.name in ("m", "module") for option in given)
+    is_module = any(option.name in ("m", "module") for option in uses)
     return Tool(
-        name=name, words=words, uses=tuple(given), operands=operands, rest=rest, body=body, module=is_module
+        name=name, words=words, uses=tuple(uses), operands=operands, rest=rest, body=body, module=is_module
     )
 
 
-def _tool_option(words: Sequence[Word], body: Body, given: ReadOption) -> ToolOption:
+def _tool_option(words: Sequence[Word], body: Body, read: ReadOption) -> ToolOption:
     """Return an option that was read from words, with these words."""
-    name, value, at, value_at = given
+    name, value, at, value_at = read  # two indices of words
     if value_at is None:
         return ToolOption(name=name, value="", word=words[at])
     word = words[value_at]
-    is_known = body.value(word) is not None or (at == value_at and not ("$" in value or "`" in value))
-    return ToolOption(name=name, value=value if is_known else None, word=words[at], value_word=word)
+    # In --NAME=VALUE, the expansion may be in the name.
+    is_shown = body.value(word) is not None or (at == value_at and not ("$" in value or "`" in value))
+    return ToolOption(name=name, value=value if is_shown else None, word=words[at], value_word=word)

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import tree_sitter
 
 SIZE_MAX = 4 << 20  # Slurm's own limit, max_script_size of SchedulerParameters in slurm.conf(5), is 4 MiB
-# A text that is not bash can take the parser quadratic time. The limit counts CPU seconds, so that a busy
-# machine does not change the result.
+# For a text that is not bash, the parser's time can grow with the square of the size. The limit counts CPU
+# seconds, so that a busy machine does not change the result.
 SECONDS_MAX = 1.0
 _seconds = getattr(time, "thread_time", time.perf_counter)  # a browser does not count CPU time
 # The parser repairs an unfinished pipeline without looking at the time: 16,000 programs take 7 s. A pipeline
 # above this limit, which no script has, is not read.
 PIPES_MAX = 500
-_PART = 8  # the divisor of a text's size if the whole text takes too much time
+_DIVISOR = 8  # if a text takes too much time, the first 1/8 of it is read
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -37,7 +37,7 @@ _LEAVES = word_set("simple_expansion word raw_string number comment variable_nam
 # Nodes whose children are read only if one may be an expansion.
 _TEXTS = word_set("string command_name concatenation heredoc_body")
 _MAY_EXPAND = re.compile(r"[$`<>]")
-# Named nodes of the grammar that do not become nodes.
+# Named nodes of the grammar that do not become nodes, as no reader needs them.
 _SKIPPED_KINDS = word_set("string_content heredoc_content heredoc_end file_descriptor")
 
 
@@ -64,25 +64,28 @@ def parse(text: str) -> Tree:
     size = min(len(text), SIZE_MAX)
     if text.count("|") > PIPES_MAX:
         size = min(size, _long_pipeline(text))
-    for end in dict.fromkeys((size, size // _PART)):
-        part = text if end == len(text) else text[: text.rfind("\n", 0, end) + 1]
-        if (part or part is text) and (tree := _parse_whole(part)):
-            return tree if part is text else tree._replace(end=len(part))
+    for end in dict.fromkeys((size, size // _DIVISOR)):
+        is_whole = end == len(text)
+        part = text if is_whole else text[: text.rfind("\n", 0, end) + 1]  # whole lines
+        if (part or is_whole) and (tree := _parse_whole(part)):
+            return tree if is_whole else tree._replace(end=len(part))
     return Tree([Node("program", 0, len(text))], [], 0)
 
 
 def _long_pipeline(text: str) -> int:
     """Return the offset of the first pipeline with too many programs, or of the end of the text."""
-    at = start = count = 0
+    at = 0  # the offset of the line
+    start = pipes = 0  # the offset of the pipeline, and its | so far
     for line in text.splitlines(keepends=True):
         if line.lstrip().startswith("|"):  # a row of a table, not a pipeline that continues
-            start, count = at, 0
-        count += line.replace("||", "").count("|")
-        if count > PIPES_MAX:
+            start, pipes = at, 0
+        pipes += line.replace("||", "").count("|")
+        if pipes > PIPES_MAX:
             return start
         at += len(line)
-        if not line.rstrip().endswith(("|", "\\")):
-            start, count = at, 0
+        is_continued = line.rstrip().endswith(("|", "\\"))
+        if not is_continued:
+            start, pipes = at, 0
     return at
 
 
@@ -90,11 +93,11 @@ def _parse_whole(text: str) -> Tree | None:
     """Return the syntax tree of a whole text; None if the parser takes too much time."""
     from tree_sitter import Parser
 
-    end = _seconds() + SECONDS_MAX
+    deadline = _seconds() + SECONDS_MAX
     data, parser = _prepare(text), Parser(_language())  # a parser for each call: threads can't share one
     try:
         tree = parser.parse(
-            lambda at, _: data[at : at + 65536], progress_callback=lambda *_: _seconds() > end
+            lambda at, _: data[at : at + 65536], progress_callback=lambda *_: _seconds() > deadline
         )
     except ValueError:  # stopped by the callback
         return None
@@ -126,7 +129,7 @@ def _to_tree(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk w
         if start == end and source.is_missing:
             faults.append((f"{source.type} is missing", start))
         elif kind:
-            is_read = True
+            is_read = True  # whether the node becomes a node of the tree
             if kind in EXPANSIONS:
                 while text[start] in " \t\n\\":  # in a string, the node begins with the blanks before
                     start += 1
@@ -151,11 +154,14 @@ def _to_tree(tree: tree_sitter.Tree, text: str) -> Tree:  # noqa: C901 (a walk w
 
 
 def _is_escaped(text: str, at: int) -> bool:
-    """Return whether a backslash escapes the dollar sign; the grammar misses this at the start of a line."""
-    before = at
-    while before and text[before - 1] == "\\":
-        before -= 1
-    return (at - before) % 2 == 1
+    """Return whether a backslash escapes the character at an offset, such as the $ of an expansion.
+
+    At the start of a line, the grammar overlooks the backslash.
+    """
+    first = at  # the offset of the first backslash before the character
+    while first and text[first - 1] == "\\":
+        first -= 1
+    return (at - first) % 2 == 1
 
 
 @cache
@@ -171,7 +177,7 @@ def _kinds() -> dict[int, str]:
     """Return the names of the kinds of nodes, by the numbers of this release of the grammar."""
     language = _language()
     names = {number: language.node_kind_for_id(number) or "" for number in range(language.node_kind_count)}
-    return {0xFFFF: "ERROR"} | {
+    return {0xFFFF: "ERROR"} | {  # tree-sitter's own number for errors
         number: name
         for number, name in names.items()
         if name in _TOKENS
@@ -191,8 +197,9 @@ _VALUE = (
     rb"""|\$\w|\$\{[^}]*\}|\$\([^()]*\))*"""
 )
 _ASSIGNMENT = rb"[A-Za-z_]\w*\+?=" + _VALUE
-# Several assignments in a line without a command: the grammar takes the next line for their command. Each
-# alternative begins with a literal, for which the search is fast. The searched text starts with a line break.
+# Several assignments in a line without a command, such as A=1 B=2: the grammar takes the next line for their
+# command. Each alternative begins with a literal, for which the search is fast. The searched text starts with
+# a line break.
 _ASSIGNMENTS = re.compile(
     rb"((?:\n(?<!\\\n)|;|\{|\(|then(?<=\bthen)[ \t]|else(?<=\belse)[ \t]|do(?<=\bdo)[ \t])[ \t]*)("
     + _ASSIGNMENT
@@ -201,55 +208,58 @@ _ASSIGNMENTS = re.compile(
     + rb")+)(?=[ \t]*(?:[#;][^\n]*)?$)",
     re.MULTILINE,
 )
-# The end of a value, and the start of the next assignment: most texts lack both. Each search begins with
-# few characters, for which the search is fast.
+# A quick test: the end of a value, and the start of the next assignment. Most texts have no such pair. Each
+# search begins with few characters, for which the search is fast.
 _ASSIGNMENT_PAIRS = (
     re.compile(rb"""=[^\s;&|<>()"'`\\=]*[ \t]+[A-Za-z_]\w*\+?="""),
     re.compile(rb"""["')}][^\s;&|<>()"'`\\}]*[ \t]+[A-Za-z_]\w*\+?="""),
 )
-_NEXT = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
+# A value with blanks of its own (group 1), or the blank before the next assignment.
+_VALUE_OR_BLANK = re.compile(rb"""("[^"]*"|'[^']*'|\$\([^()]*\)|\$\{[^}]*\})|[ \t](?=[A-Za-z_]\w*\+?=)""")
 # Escaped blanks and backslashes, which the grammar can skip; in $'\\' the grammar takes \' for a quote.
 _BACKSLASHES = re.compile(rb"\\([\\ \t])|\\.", re.DOTALL)
-_HEREDOC = re.compile(rb"""<<(?<!<<<)-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
-
-
+# The start of a here-document: <<END, <<-END or <<'END'.
+_HEREDOC_START = re.compile(rb"""<<(?<!<<<)-?[ \t]*['"\\]?([A-Za-z_]\w*)""")
 # $(((A)) && command ...): a subshell that tests a sum, not an arithmetic expansion.
 _SUM_TEST = re.compile(rb"\$\(\(\(([^()\n]*)\)\)(\s*(?:&&|\|\|)\s*[a-z]\w*\s+\w)")
 
 
 def _prepare(text: str) -> bytes:
     """Return the text, rewritten so that the grammar reads it correctly, with one byte for each character."""
-    data = text.encode("ascii", "replace").replace(b"\0", b"?").replace(b"<>", b"> ")
+    data = text.encode("ascii", "replace")
+    data = data.replace(b"\0", b"?").replace(b"<>", b"> ")  # the grammar does not know <>
     if any(shape.search(data) for shape in _ASSIGNMENT_PAIRS):
         data = _ASSIGNMENTS.sub(_join_by_semicolons, b"\n" + data)[1:]
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     data = _SUM_TEST.sub(rb"$( (\1 )\2", data)
     data = _mask_delimiters(data) if b"<<" in data else data
-    end = data.rstrip()
-    is_open = end.endswith(b"\\")  # a line that nothing continues
-    return end[:-1] + b" " + data[len(end) :] if is_open else data
+    stripped = data.rstrip()
+    ends_in_backslash = stripped.endswith(b"\\")  # no line follows that it could continue
+    return stripped[:-1] + b" " + data[len(stripped) :] if ends_in_backslash else data
 
 
 def _mask_delimiters(data: bytes) -> bytes:
     """Return the text with dots for delimiters that begin longer lines of here-documents.
 
-    The grammar would end the here-document at such a line.
+    The grammar would end the here-document of <<END at a line such as ENDING.
     """
-    named, text = {match[1] for match in _HEREDOC.finditer(data)}, data + b"\n"
-    if all(text.count(b"\n" + name) == text.count(b"\n" + name + b"\n") for name in named):
+    delimiters, text = {match[1] for match in _HEREDOC_START.finditer(data)}, data + b"\n"
+    if all(text.count(b"\n" + name) == text.count(b"\n" + name + b"\n") for name in delimiters):
         return data  # no line begins with a delimiter and continues
-    lines, end = data.split(b"\n"), b""
-    ends = {line.lstrip(b"\t") for line in lines}
+    lines = data.split(b"\n")
+    stripped_lines = {line.lstrip(b"\t") for line in lines}
+    delimiter = b""  # of the here-document around the line; empty outside
     for at, line in enumerate(lines):
-        if not end and b"<<" in line:
-            end = next((match[1] for match in _HEREDOC.finditer(line) if match[1] in ends), b"")
-        elif end and line.lstrip(b"\t") == end:
-            end = b""
-        elif end and line.startswith(end):
-            lines[at] = b"." * len(end) + line[len(end) :]
+        if not delimiter and b"<<" in line:
+            names = (match[1] for match in _HEREDOC_START.finditer(line))
+            delimiter = next((name for name in names if name in stripped_lines), b"")
+        elif delimiter and line.lstrip(b"\t") == delimiter:
+            delimiter = b""
+        elif delimiter and line.startswith(delimiter):
+            lines[at] = b"." * len(delimiter) + line[len(delimiter) :]
     return b"\n".join(lines)
 
 
 def _join_by_semicolons(match: re.Match[bytes]) -> bytes:
     """Return several assignments of a line with semicolons in place of the blanks between them."""
-    return match[1] + _NEXT.sub(lambda part: part[1] or b";", match[2])
+    return match[1] + _VALUE_OR_BLANK.sub(lambda part: part[1] or b";", match[2])

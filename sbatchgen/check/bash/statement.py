@@ -10,14 +10,15 @@ from typing import NamedTuple
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.bash.grammar import EXPANSIONS, Node, unfold, word_set
 from sbatchgen.check.bash.text import Placed, ShellText
-from sbatchgen.check.bash.word import ASSIGNED, Word, word
+from sbatchgen.check.bash.word import ASSIGNED, Word, read_word
 
 DECLARATIONS = frozenset(("declare", "export", "local", "readonly", "typeset"))
+# Kinds of nodes: tests, redirections, nodes with words inside, nodes that may hold an assignment, and words.
 TESTS = frozenset(("test_command", "compound_statement"))
 REDIRECTS = frozenset(("file_redirect", "heredoc_redirect", "herestring_redirect"))
 _GROUPS = REDIRECTS | {"ERROR", "binary_expression", "unary_expression", "parenthesized_expression"}
-_ASSIGNING = _GROUPS | {"variable_assignment"}
-_WORDS = (
+_ASSIGNING_KINDS = _GROUPS | {"variable_assignment"}
+_WORD_KINDS = (
     EXPANSIONS
     | DECLARATIONS
     | word_set(
@@ -125,7 +126,7 @@ class _Parts(NamedTuple):
 class Command(Placed):
     """A simple command, or a test: [[ ]], [ ] or (( )). The parts are read when they are first needed."""
 
-    def __init__(  # noqa: PLR0917 (a place in the text)
+    def __init__(  # noqa: PLR0917 (the command's place in the text)
         self,
         source: ShellText,
         node: Node,
@@ -139,8 +140,8 @@ class Command(Placed):
         self.context = context
         self.pipe = pipe  # the pipeline around the command; None without a pipeline
         self.stage = stage  # the number of the stage in the pipeline, from 0
-        self.test = node.kind in TESTS
-        self.last = False  # whether the script ends with this command and has its status
+        self.is_test = node.kind in TESTS
+        self.ends_script = False  # whether the script ends with this command and has its status
         self._node = node
         self._nodes = nodes
 
@@ -151,7 +152,7 @@ class Command(Placed):
 
     @cached_property
     def _parts(self) -> _Parts:
-        return _parts(self, self._nodes)
+        return _read_parts(self, self._nodes)
 
     @property
     def words(self) -> tuple[Word, ...]:
@@ -170,7 +171,7 @@ class Command(Placed):
     def assignments(self) -> tuple[Assignment, ...]:
         """The assignments before the command's name, and assignments by export, declare and the like."""
         # Most commands have no assignments: their parts need not be read.
-        return self._parts.assignments if any(node.kind in _ASSIGNING for node in self._nodes) else ()
+        return self._parts.assignments if any(node.kind in _ASSIGNING_KINDS for node in self._nodes) else ()
 
     @property
     def redirects(self) -> tuple[Redirect, ...]:
@@ -180,7 +181,7 @@ class Command(Placed):
     @property
     def end(self) -> int:  # type: ignore[override] # known only when its parts are read
         """The offset after the last character."""
-        return self._node.end if self.test else self._parts.end
+        return self._node.end if self.is_test else self._parts.end
 
     @property
     def text(self) -> str:
@@ -190,7 +191,7 @@ class Command(Placed):
     @cached_property
     def path(self) -> str:
         """The first word; "" if the word is an expansion or missing."""
-        if self.test:
+        if self.is_test:
             return self.words[0].text
         if match := _NAME.match(self.source.text, self.at, self._node.end):
             return match[1]  # without reading its parts
@@ -207,8 +208,9 @@ class Command(Placed):
         return self.path.rpartition("/")[2]
 
 
-_NAME = re.compile(r"([\w./+-]+)(?=[ \t\n;]|\Z)")
-_OPENER = re.compile(r"\[\[?|\(\(")
+_NAME = re.compile(r"([\w./+-]+)(?=[ \t\n;]|\Z)")  # a command's name without quotes and expansions
+_OPENER = re.compile(r"\[\[?|\(\(")  # the first word of a test
+# The descriptor and the operator of a redirection.
 _OPERATOR = re.compile(r"(\d+|\{[A-Za-z_]\w*\})?(&>>|&>|<<<|<<-?|<>|<&-?|>&-?|>>|>\||<|>)")
 
 
@@ -229,9 +231,10 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
     for node in nodes:
         if node.kind in REDIRECTS:
             joined.append(Span(node, node.start, node.start))
-        elif node.kind in _WORDS:
-            last = joined[-1] if joined and joined[-1].node.kind in _WORDS else None
+        elif node.kind in _WORD_KINDS:
+            last = joined[-1] if joined and joined[-1].node.kind in _WORD_KINDS else None
             gap = node.start - last.end if last else 1
+            # A gap of at least two characters may be a continued line within the word.
             if last and (not gap or (gap > 1 and not text[last.end : node.start].replace("\\\n", ""))):
                 joined[-1] = last._replace(end=node.end)
             else:
@@ -239,52 +242,53 @@ def spans(text: str, nodes: Iterable[Node]) -> list[Span]:
     return joined
 
 
-def _parts(command: Command, nodes: Iterable[Node]) -> _Parts:
+def _read_parts(command: Command, nodes: Iterable[Node]) -> _Parts:
     """Return the parts of a command; in the grammar, words after a redirection belong to the redirection."""
-    source, end, operator, descriptor = command.source, command.at, "", ""
+    source, end = command.source, command.at
+    operator = descriptor = ""  # of a redirection whose target is the next word
     words: list[Word] = []
     assignments: list[Assignment] = []
     redirects: list[Redirect] = []
-    if command.test and (opener := _OPENER.match(source.text, command.at)):
-        words.append(word(source, *opener.span()))
-    for first, at, stop in spans(source.text, unfold(nodes, _GROUPS)):
+    if command.is_test and (opener := _OPENER.match(source.text, command.at)):
+        words.append(read_word(source, *opener.span()))
+    for node, at, span_end in spans(source.text, unfold(nodes, _GROUPS)):
         gap = source.text[end:at]
-        if gap not in (" ", "") and not command.test and "\n" in gap.replace("\\\n", ""):
+        if gap not in (" ", "") and not command.is_test and "\n" in gap.replace("\\\n", ""):
             break  # after an error, the grammar adds the next line to the command
-        if first.kind in REDIRECTS:
-            match = _OPERATOR.match(source.text, first.start)
+        if node.kind in REDIRECTS:
+            match = _OPERATOR.match(source.text, node.start)
             operator, end = (match[2], match.end()) if match else ("", at)
             descriptor = (match[1] or "") if match else ""
-            if operator.endswith("&-"):
+            if operator.endswith("&-"):  # closes the descriptor, and has no target
                 redirects.append(Redirect(operator, None, descriptor))
                 operator = ""
             continue
-        end = stop
-        is_assignment = first.kind == "variable_assignment" and ASSIGNED.match(source.text, at)
+        end = span_end
+        is_assignment = node.kind == "variable_assignment" and ASSIGNED.match(source.text, at)
         if operator:
-            redirects.append(Redirect(operator, word(source, at, end), descriptor))
+            redirects.append(Redirect(operator, read_word(source, at, end), descriptor))
             operator = ""
             continue
         if is_assignment:
             setter = words[0].text if words else ""
             assignments.append(
-                assignment(source, first, end, command.context, setter=setter, prefix=not words)
+                read_assignment(source, node, end, command.context, setter=setter, prefix=not words)
             )
         if words or not is_assignment:
-            words.append(word(source, at, end))
+            words.append(read_word(source, at, end))
     return _Parts(tuple(words), tuple(assignments), tuple(redirects), end)
 
 
-def assignment(
+def read_assignment(
     source: ShellText, node: Node, end: int, context: Context, *, setter: str = "", prefix: bool = False
 ) -> Assignment:
     """Return the assignment in a node."""
     match = ASSIGNED.match(source.text, node.start, end)
     name, subscript, append = match.groups() if match else (source.text[node.start : end], "", "")
-    items, value = None, word(source, match.end() if match else end, end)
+    items, value = None, read_word(source, match.end() if match else end, end)
     for array in node.children:
         if array.kind == "array":
-            items = tuple(word(source, *span[1:]) for span in spans(source.text, array.children))
+            items = tuple(read_word(source, *span[1:]) for span in spans(source.text, array.children))
     return Assignment(
         name=name,
         word=value if items is None else None,

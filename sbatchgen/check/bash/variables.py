@@ -15,7 +15,7 @@ from itertools import chain
 from sbatchgen.check.bash.statement import DECLARATIONS, Assignment, Command, Context, VariableUse
 from sbatchgen.check.bash.text import Placed
 from sbatchgen.check.bash.walk import Walk
-from sbatchgen.check.bash.word import Piece, Word, split
+from sbatchgen.check.bash.word import Piece, Word, split_at_blanks
 
 DEPTH_MAX = 20  # variables in the values of variables
 WORDS_MAX = 10_000  # words that a word may expand to
@@ -23,11 +23,12 @@ PIECES_MAX = 500  # pieces that a word may expand to
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # the variable in exec {lock}>file
+# NAME++, ++NAME, NAME=1 or NAME+=1 in (( )).
 _ARITHMETIC_ASSIGNMENT = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
-_DEFAULTS = ("", ":-", "-", ":?", "?")
-_EXPANSIONS = ("variable", "command", "arithmetic")
+_KEEPING_OPERATORS = ("", ":-", "-", ":?", "?")  # operators that give the value of a set variable as it is
+_SPLIT_KINDS = ("variable", "command", "arithmetic")  # kinds of pieces that bash splits without quotes
 LOCAL = frozenset(("local", "declare", "typeset"))  # commands that make variables of a function
 # Commands whose arguments name variables.
 READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
@@ -77,7 +78,7 @@ class Variables:
             if is_list and not piece.operator:
                 parts = self._items(piece.name, piece.at)
             elif is_split and not piece.operator and (value := self._value(piece.name, piece.at)):
-                parts = tuple(split(value))
+                parts = tuple(split_at_blanks(value))
         if parts is None:
             yield word
             return
@@ -95,7 +96,11 @@ class Variables:
         for piece in word.pieces:
             budget[0] -= 1
             value: Word | None = None
-            if piece.kind == "variable" and piece.subscript in ("", "0") and piece.operator in _DEFAULTS:
+            if (
+                piece.kind == "variable"
+                and piece.subscript in ("", "0")
+                and piece.operator in _KEEPING_OPERATORS
+            ):
                 value = self._value(piece.name, piece.at) if depth and budget[0] > 0 else None
             pieces += (piece,) if value is None else self._resolve(value, depth - 1, budget)
         return tuple(pieces)
@@ -128,8 +133,8 @@ class Variables:
             return None, iter(())
         if self._functions.end_around(at):
             return history.single, iter(())
-        count = bisect_right(history.certain_ends, at)  # the certain assignments before the offset
-        following = history.certain[count - 1] + 1 if count else 0
+        count = bisect_right(history.certain_ends, at)  # the number of certain assignments before the offset
+        following = history.certain[count - 1] + 1 if count else 0  # the index after the last of them
         last = history.by_shell[following - 1] if count else None
         repeated = history.in_rest_of_loop(at, self._loops.end_around(at))
         return last, chain(history.ended_before(at, following), repeated, history.by_functions)
@@ -157,14 +162,14 @@ class _History:
 
     def __init__(self, assignments: list[Assignment]) -> None:
         is_single = len(assignments) == 1 and assignments[0].context.top
-        self.single = (
-            assignments[0] if is_single else None
-        )  # the only assignment, if the shell always makes it
+        # The only assignment, if the script's own shell always makes it; else None.
+        self.single = assignments[0] if is_single else None
         functions = (assignment for assignment in assignments if assignment.context.function)
         # The assignments in functions that outlive a call of the function.
         self.by_functions = [assignment for assignment in functions if assignment.setter not in LOCAL]
         self._outside = [assignment for assignment in assignments if not assignment.context.function]
         self._starts = [assignment.at for assignment in self._outside]
+        # The assignments that the script's own shell makes, perhaps not always.
         self.by_shell = [assignment for assignment in self._outside if _is_of_own_shell(assignment)]
         # The indices of the certain assignments in `by_shell`, and the offsets where they end.
         self.certain = [at for at, assignment in enumerate(self.by_shell) if _is_certain(assignment)]
@@ -193,7 +198,7 @@ def _is_of_own_shell(assignment: Assignment) -> bool:
 
 
 def _is_certain(assignment: Assignment) -> bool:
-    """Return whether the script's own shell always makes an assignment, of a whole value."""
+    """Return whether the script's own shell always makes an assignment that replaces the whole value."""
     return assignment.context.top and not assignment.append and not assignment.subscript
 
 
@@ -202,7 +207,7 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
     source = walk.source
     yield from walk.assignments
     for loop, context in walk.loops:
-        place = Word((), loop.start, loop.start, source)
+        place = Word((), loop.start, loop.start, source)  # an empty word, for its position
         if loop.kind == "for_statement":
             name = loop.children[0]
             yield _unknown_value(source.text[name.start : name.end], "for", context, place)
@@ -211,9 +216,9 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
                 source.text[loop.start : loop.children[-1].start], "for", context, place
             )
     for command in walk.commands:
-        if command.test:
-            counts = command.text if command.path == "((" else ""
-            yield from _arithmetic_assignments(counts, "((", command.context, command)
+        if command.is_test:
+            arithmetic = command.text if command.path == "((" else ""
+            yield from _arithmetic_assignments(arithmetic, "((", command.context, command)
         elif command.name in DECLARATIONS:
             yield from _declared_assignments(command)
         else:
@@ -251,12 +256,13 @@ def _declared_assignments(command: Command) -> Iterator[Assignment]:
     if command.name == "export" and ("f" in flags or "n" in flags):
         return
     for assignment in command.assignments:
-        is_right = assignment.prefix or assignment.exported == exported
-        yield assignment if is_right else replace(assignment, exported=exported)
+        is_complete = assignment.prefix or assignment.exported == exported
+        yield assignment if is_complete else replace(assignment, exported=exported)
     for word in command.words[1:] if exported else ():
         if _NAME.fullmatch(word.text):
-            name = _unknown_value(word.text, command.name, command.context, word)
-            yield replace(name, exported=True, append=True, items=())
+            # An append of nothing: the variable keeps the value that it has.
+            no_value = _unknown_value(word.text, command.name, command.context, word)
+            yield replace(no_value, exported=True, append=True, items=())
 
 
 def _reader_assignments(command: Command) -> Iterator[Assignment]:
@@ -276,8 +282,11 @@ def _reader_assignments(command: Command) -> Iterator[Assignment]:
 
 
 def _split_again(word: Word) -> Word:
-    """Return a word from an unquoted variable with unquoted expansions, as bash also splits their values."""
-    if not any(piece.quoted and piece.kind in _EXPANSIONS for piece in word.pieces):
+    """Return a word of an unquoted variable's value with its expansions unquoted.
+
+    The quotes in the assignment do not count any more: bash also splits the values of these expansions.
+    """
+    if not any(piece.quoted and piece.kind in _SPLIT_KINDS for piece in word.pieces):
         return word
-    pieces = (piece._replace(quoted=False) if piece.kind in _EXPANSIONS else piece for piece in word.pieces)
+    pieces = (piece._replace(quoted=False) if piece.kind in _SPLIT_KINDS else piece for piece in word.pieces)
     return replace(word, pieces=tuple(pieces))

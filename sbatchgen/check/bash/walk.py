@@ -15,7 +15,7 @@ from sbatchgen.check.bash.statement import (
     Command,
     Context,
     Pipe,
-    assignment,
+    read_assignment,
 )
 from sbatchgen.check.bash.text import ShellText
 from sbatchgen.check.bash.word import ASSIGNED
@@ -34,27 +34,30 @@ class Walk:
 
 
 class _Place(NamedTuple):
-    """The place of a node: the kind of its parent, its context, its pipeline and the stage there."""
+    """The place of a node in the tree."""
 
-    parent: str
-    context: Context
-    pipe: Pipe | None = None
-    stage: int = 0
+    parent: str  # the kind of the parent; "" at the top of a text, a function or a substitution
+    context: Context  # the constructs around the node
+    pipe: Pipe | None = None  # the pipeline around the node
+    stage: int = 0  # the number of the node's stage in the pipeline
 
 
-_BACKGROUND = re.compile(r"[ \t]*&(?![&>])")
+_BACKGROUND = re.compile(r"[ \t]*&(?![&>])")  # the text after a command in the background
+# The head of a function, up to its name.
 _FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
-# Kinds of nodes: commands, loops, other constructs with commands inside, and nodes around a single statement.
+# Kinds of nodes: commands, loops, other constructs with commands inside, and nodes around other statements.
 _SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
 _WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))
 _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
 # Nodes whose own reader also reads the assignments among their children.
-_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
+_ASSIGNMENT_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
+# Kinds of nodes for words and parts of words.
 _WORD_KINDS = frozenset(("command_name", "string", "concatenation", "expansion"))
 _SUBSTITUTED = re.compile(r"\$\(|`|[<>]\(")  # the start of a substitution
+# Nodes that `record` looks at.
 _RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
 _FOR_CONTEXT = {"loop": True, "branch": True, "condition": False}
 _SUBSTITUTION_CONTEXT = {"substitution": True, "condition": False, "background": False}
@@ -89,7 +92,7 @@ def walk(source: ShellText, context: Context) -> Walk:
         stack += walker.enter(*stack.pop())[::-1]
     for command in reversed(walker.walk.commands):
         if not (command.context.function or command.context.substitution):
-            command.last = True
+            command.ends_script = True
             break
     return walker.walk
 
@@ -105,24 +108,24 @@ class _Walker:
 
     def __init__(self, source: ShellText) -> None:
         self.walk = Walk(source)
-        self.redirections: dict[Node, list[Node]] = {}
+        self.redirections: dict[Node, list[Node]] = {}  # a command -> its redirections outside of its node
 
     def enter(self, node: Node, place: _Place) -> list[tuple[Node, _Place]]:  # noqa: C901 (by kind)
         """Record a node, and return its children with their places."""
         source, kind, context = self.walk.source, node.kind, place.context
-        if kind == "variable_assignment" and place.parent not in _HOLDERS:
+        if kind == "variable_assignment" and place.parent not in _ASSIGNMENT_HOLDERS:
             if ASSIGNED.match(source.text, node.start):
-                self.walk.assignments.append(assignment(source, node, node.end, context))
+                self.walk.assignments.append(read_assignment(source, node, node.end, context))
             else:  # --name=value is a command
                 node = Node("command", node.start, node.end, [node])
                 kind = node.kind
-        rest = None
-        inner = place
+        rest = None  # the command that the grammar joined to the assignments before it
+        inner = place  # the place of the children
         if kind in _RECORDED:
             if kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
                 context = context._replace(background=True)
             if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
-                context = context._replace(subshell=True)
+                context = context._replace(subshell=True)  # bash starts a process for the construct
             node, rest = self.split_assignments(node) if kind == "command" else (node, None)
             inner = self.record(node, _Place(place.parent, context, place.pipe, place.stage))
         inner_context = _inner_context(kind, inner.context) if kind in _CONTEXTS else inner.context
@@ -148,13 +151,13 @@ class _Walker:
             case kind if kind in _SUBSTITUTIONS:
                 return _Place("", place.context)
             case "pipeline":
-                return self.pipeline(place)
+                return self.first_stage(place)
             case "function_definition":
                 walk.functions.append(node)
                 name = _FUNCTION.match(text, node.start)
                 return _Place("", Context(function=name[1] if name else "", trap=place.context.trap))
             case "redirected_statement":
-                self.redirect(node)
+                self.assign_redirections(node)
             case kind if kind in _LOOPS:
                 walk.loops.append((node, place.context))
             case kind if kind in _SIMPLE:
@@ -198,7 +201,7 @@ class _Walker:
         is_assignment = ASSIGNED.match(self.walk.source.text, part.start, part.end)
         return Node("variable_assignment", part.start, part.end, part.children) if is_assignment else part
 
-    def pipeline(self, place: _Place) -> _Place:
+    def first_stage(self, place: _Place) -> _Place:
         """Return the place of the first stage of a pipeline.
 
         A pipeline after the delimiter of a here-document begins with the command before the delimiter.
@@ -211,7 +214,7 @@ class _Walker:
             first.pipe.add(first)
         return place._replace(pipe=first.pipe, stage=first.stage)
 
-    def redirect(self, node: Node) -> None:
+    def assign_redirections(self, node: Node) -> None:
         """Assign redirections to the command before them; the grammar assigns them to the whole pipeline."""
         redirections = [child for child in node.children if child.kind in REDIRECTS]
         last: Node | None = node

@@ -68,13 +68,16 @@ class Word(Placed):
         return self.pieces[0] if len(self.pieces) == 1 else None
 
 
-LITERAL = frozenset(("text", "glob"))
+LITERAL = frozenset(("text", "glob"))  # kinds of pieces that do not depend on an expansion
+# The start of an assignment: NAME=, NAME+= or NAME[SUBSCRIPT]=.
 ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?(\+?)=")
+# Most words are plain, in quotes without an expansion, or a variable. Others are read piece by piece.
 _PLAIN = re.compile(r"[\w./:,=%@^+\-\]}]+")
 _QUOTED = re.compile(r"""\"[^"\\$`]+"|'[^']*'""")
 _ONE_VARIABLE = re.compile(r"""("?)\$([A-Za-z_][A-Za-z0-9_]*)\1""")
 _VARIABLE = r"\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])"
-_BARE = re.compile(
+# The next part of a word outside of double quotes. The group that matches names the kind of the part.
+_UNQUOTED_PART = re.compile(
     r"""(?P<text>[^\\'"$`~{*?\[(<>]+) | \\\n | \\(?P<escaped>.) | '(?P<single>[^']*)' | "(?P<empty>)"
     | \$'(?P<ansi>(?:\\.|[^'\\])*)' | (?P<open>\$?") | (?P<glob>[*?\[])
     | (?P<brace>\{(?:[^\s{},]|\{[^\s{}]*\})*(?:,|\.\.)\S*\}) | (?P<tilde>~[\w+.-]*(?=[/:]|\Z)) | """
@@ -82,39 +85,43 @@ _BARE = re.compile(
     + "| (?P<other>.)",
     re.DOTALL | re.VERBOSE,
 )
-_DOUBLE = re.compile(
+# The next part of a word in double quotes.
+_QUOTED_PART = re.compile(
     r"""(?P<text>[^"\\$`]+) | \\\n | \\(?P<escaped>[$`"\\]) | (?P<close>") | """
     + _VARIABLE
     + "| (?P<other>.)",
     re.DOTALL | re.VERBOSE,
 )
-_SPECIAL = frozenset(("name", "glob", "brace", "tilde"))
-_QUOTES = frozenset(("escaped", "single", "ansi", "empty"))
+_SPECIAL_PARTS = frozenset(("name", "glob", "brace", "tilde"))  # parts that bash expands
+_QUOTING_PARTS = frozenset(("escaped", "single", "ansi", "empty"))  # parts with quotes of their own
+# An escape in $'...': octal, hexadecimal, Unicode, or a character.
 _ESCAPE = re.compile(
     r"\\(?:([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,6})|(.))", re.DOTALL
 )
-_CONTROLS = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+_ESCAPED_CHARACTERS = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+# ${NAME}: the ! or # before the name, the name, the subscript, and the operator after the name.
 _EXPANSION = re.compile(
     r"\$\{([!#]?)([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-])(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?"
     r"(:[-=?+]|##?|%%?|//|/[#%]?|\^\^?|,,?|@[A-Za-z]|[-=?+:*@]|).*\}",
     re.DOTALL,
 )
+# The first character of an expansion without $ -> the kind of the piece.
 _KINDS = {"`": "command", "<": "process", ">": "process", "(": "array"}
 
 
-def word(source: ShellText, at: int, end: int) -> Word:
+def read_word(source: ShellText, at: int, end: int) -> Word:
     """Return the word between two offsets."""
     text = source.text
     if _PLAIN.fullmatch(text, at, end):
         return Word((Piece("text", text[at:end], False, at),), at, end, source)
-    if _QUOTED.fullmatch(text, at, end):  # most words with quotes
+    if _QUOTED.fullmatch(text, at, end):
         return Word((Piece("text", text[at + 1 : end - 1], True, at + (text[at] == '"')),), at, end, source)
     if variable := _ONE_VARIABLE.fullmatch(text, at, end):
         start, stop = variable.span(2)
         piece = Piece("variable", text[start - 1 : stop], bool(variable[1]), start - 1, variable[2])
         return Word((piece,), at, end, source)
     pieces: list[Piece] = []
-    last: Piece | None = None  # a text, to which the next text with the same quotes is added
+    last: Piece | None = None  # the last piece if it is a text: texts with the same quotes are joined
     for piece in _pieces(source, at, end):
         if piece.kind != "text":
             last = None
@@ -133,10 +140,10 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
     quoted = False
     while at < end:
         if at in spans and spans[at] <= end:
-            yield expansion(text[at : spans[at]], at, quoted=quoted)
+            yield read_expansion(text[at : spans[at]], at, quoted=quoted)
             at = spans[at]
             continue
-        match = (_DOUBLE if quoted else _BARE).match(text, at, end)
+        match = (_QUOTED_PART if quoted else _UNQUOTED_PART).match(text, at, end)
         kind = match.lastgroup if match else None
         if match is None or kind is None:  # a continued line
             at += 2
@@ -144,18 +151,18 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
         if kind in ("open", "close"):
             quoted = kind == "open"
         elif kind == "name":
-            yield expansion(match[0], at, quoted=quoted)
+            yield read_expansion(match[0], at, quoted=quoted)
         elif (
             kind == "tilde"
             and at > start  # within a word, ~ is a folder only in the value of an assignment
             and not (text[at - 1] in "=:" and ASSIGNED.match(text, start, at))
         ):
             yield Piece("text", match[0], quoted=quoted, at=at)
-        elif kind in _SPECIAL:
+        elif kind in _SPECIAL_PARTS:
             yield Piece(kind, match[0], quoted=quoted, at=at)
         else:
             value = _ESCAPE.sub(_unescape, match[kind]) if kind == "ansi" else match[kind]
-            yield Piece("text", value, quoted=quoted or kind in _QUOTES, at=at)
+            yield Piece("text", value, quoted=quoted or kind in _QUOTING_PARTS, at=at)
         at = match.end()
 
 
@@ -163,13 +170,13 @@ def _unescape(match: re.Match[str]) -> str:
     r"""Return the character for an escape in $'...', such as \n or \x41."""
     octal, *hexadecimals, character = match.groups()
     if character:
-        return _CONTROLS.get(character, character if character in "\\'\"?" else match[0])
+        return _ESCAPED_CHARACTERS.get(character, character if character in "\\'\"?" else match[0])
     code = int(octal, 8) if octal else int("".join(filter(None, hexadecimals)), 16)
     return chr(code) if code < 0x110000 else "\ufffd"
 
 
-def expansion(text: str, at: int, *, quoted: bool) -> Piece:
-    """Return an expansion as a piece."""
+def read_expansion(text: str, at: int, *, quoted: bool) -> Piece:
+    """Return an expansion, such as ${NAME:-x} or $(date), as a piece."""
     if text.startswith("${"):
         match = _EXPANSION.fullmatch(text)
         before, name, subscript, after = match.groups() if match else ("", "", "", "?")
@@ -182,8 +189,8 @@ def expansion(text: str, at: int, *, quoted: bool) -> Piece:
     return Piece(_KINDS.get(text[0], "text"), text, quoted, at)
 
 
-def split(whole: Word) -> Iterator[Word]:
-    """Yield the words of a string that bash expands without quotes: bash splits the string at blanks."""
+def split_at_blanks(whole: Word) -> Iterator[Word]:
+    """Yield the words into which bash splits a value that it expands without quotes."""
     pieces: list[Piece] = []
     for piece in whole.pieces:
         parts = re.split(r"[ \t\n]+", piece.text) if piece.kind in LITERAL else ()

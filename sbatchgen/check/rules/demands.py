@@ -100,7 +100,7 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources, limit = job.resources.spread(partition.nodes_max), partition.cpus_per_node_max
+        resources, limit = job.resources.with_most_nodes(partition.nodes_max), partition.cpus_per_node_max
         cpu_counts = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
         fewest_cpus = min(cpu_counts, default=0)
         if limit and fewest_cpus > limit and job.resources.is_exclusive:
@@ -122,7 +122,7 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB216", "error", "more memory on a node than it has")
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources = job.resources.spread(partition.nodes_max)
+        resources = job.resources.with_most_nodes(partition.nodes_max)
         limits = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
         demands = [(limit, _memory_demand(job, resources, partition, node)) for limit, node in limits]
         if not all(limit and demand > limit for limit, demand in demands):
@@ -197,7 +197,7 @@ def _memory_per_cpu(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
 def _kind_of_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        request, shapes = job.resources.spread(partition.nodes_max), partition.shapes
+        request, shapes = job.resources.with_most_nodes(partition.nodes_max), partition.shapes
         demands = [*_node_demands(job, request, partition)]
         shapes_by_demand = [[shape for shape in shapes if meets(shape)] for meets, _ in demands]
         if not all(shapes_by_demand):

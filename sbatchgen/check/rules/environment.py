@@ -434,7 +434,7 @@ def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assign
 
 def _bash_feature(command: Command) -> str:
     """Return the part of a command that only bash understands; "" without such a part."""
-    if command.test:
+    if command.is_test:
         opener = command.words[0].text if command.words else ""
         return opener if opener in ("[[", "((") else ""
     if command.name in _BASH_BUILTINS:

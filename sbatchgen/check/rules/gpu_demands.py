@@ -14,7 +14,7 @@ from sbatchgen.check.cluster_facts import NodeFacts, PartitionFacts
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.sbatch.gres import gres_amounts, is_slice
 from sbatchgen.check.script.job import NO_PARTITION, Job
-from sbatchgen.check.script.resource_request import Amounts, ResourceRequest, split
+from sbatchgen.check.script.resource_request import Amounts, ResourceRequest, split_among_nodes
 
 RULES: Rules[Job] = Rules()
 
@@ -25,7 +25,7 @@ _GPU_TYPES_PAGE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
 @RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
 def _gpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources, limit = job.resources.spread(partition.nodes_max), partition.gpus_per_node
+        resources, limit = job.resources.with_most_nodes(partition.nodes_max), partition.gpus_per_node
         if limit is not None and resources.gpu_count > limit:
             what, fix = f"partition '{name}' has no GPUs", "use a partition with GPUs, or ask for none"
             if limit:
@@ -72,7 +72,7 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
         return
     total = resources.gpus_in_all
     largest_node = max((count for facts in partitions for count in facts.gpus_by_kind(gpus)), default=total)
-    shares = split(total, nodes, largest_node)
+    shares = split_among_nodes(total, nodes, largest_node)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
     what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
     what += f"the {nodes} nodes {example}"

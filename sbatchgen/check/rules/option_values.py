@@ -26,7 +26,20 @@ FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # usual time limits
 FEW_HOURS = 16  # numbers up to this one usually mean hours for a training, and minutes for a short test
 FEW_MIB = 128  # numbers up to this one usually mean gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
-_TRES_KINDS = ("bb", "billing", "cpu", "energy", "fs", "gres", "ic", "license", "mem", "node", "pages", "vmem")
+_TRES_KINDS = (
+    "bb",
+    "billing",
+    "cpu",
+    "energy",
+    "fs",
+    "gres",
+    "ic",
+    "license",
+    "mem",
+    "node",
+    "pages",
+    "vmem",
+)
 
 
 @cache

@@ -33,13 +33,11 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
     stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
     following = (command for command in body.commands if command.at > work.at and command not in stages)
     later = [
-        command
-        for command in following
-        if not (command.context.function or command.context.substitution)
+        command for command in following if not (command.context.function or command.context.substitution)
     ]
     continues = work.context.condition or not body.option_at("errexit", work.line)
     only_small_follow = all(
-        command.test or not command.name or command.name in _SMALL_PROGRAMS for command in later
+        command.is_test or not command.name or command.name in _SMALL_PROGRAMS for command in later
     )
     if not later or not continues or not only_small_follow:
         return
@@ -89,7 +87,7 @@ def _ends_well(body: Body, node: Node) -> bool:
     if node.kind in ("elif_clause", "else_clause") or body.source.text.startswith("{", node.start):
         return bool(node.children) and _ends_well(body, node.children[-1])
     command = next((command for command in body.commands if command.at == node.start), None)
-    if node.kind != "command" or command is None or command.test:
+    if node.kind != "command" or command is None or command.is_test:
         return False
     return command.name != "scontrol" or "requeue" not in command.arguments  # a requeued job continues
 

@@ -141,8 +141,7 @@ def _useless_address(script: JobScript) -> Iterator[Hit]:
         if LOOPBACK.match(value) and not setting.context.branch:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
             yield Hit(script.at_start(setting), what, f"{setting.name}={FIRST_NODE}")
-    for place, name, what in _doubtful_addresses(script):
-        yield Hit(place, what, f"{name}={FIRST_NODE}")
+    yield from (Hit(place, what, f"{name}={FIRST_NODE}") for place, name, what in _doubtful_addresses(script))
 
 
 @RULES.add(

@@ -373,7 +373,7 @@ def _option_as_command(script: JobScript) -> Iterator[Hit]:
             edits = (Edit(number - 1, len(stripped) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
         elif (is_comment or not before.endswith("\\")) and not script.body.faults:
-            ends = ends or {command.end_line for command in script.body.commands if not command.test}
+            ends = ends or {command.end_line for command in script.body.commands if not command.is_test}
             if not _may_continue(script, number - 1, ends):
                 if (not before.strip() or before.lstrip().startswith("#")) and _OPTION_START.match(line):
                     what = f"bash takes '{line.split()[0]}' for a command: a command starts with a program"

@@ -32,13 +32,13 @@ _TOKENS = {
     "PRIVATE KEY-----": ("a private key", re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")),
     "://": ("a password in a URL", re.compile(r"://([^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,})@")),
 }
-_SECRET_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
+_NAME_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
 _NAME_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
-_SECRET_NAME = re.compile(rf"(?:.*[_-])?{_SECRET_WORDS}", re.IGNORECASE)
+_SECRET_NAME = re.compile(rf"(?:.*[_-])?{_NAME_WORDS}", re.IGNORECASE)
 # The starts of options that take a secret; most scripts hold none.
 _SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
 # API_KEY=VALUE in the value of --export or --comment.
-_SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _SECRET_WORDS + r")=([^\s,;]+)", re.IGNORECASE)
+_SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _NAME_WORDS + r")=([^\s,;]+)", re.IGNORECASE)
 # A value that stands for a secret.
 _PLACEHOLDER = re.compile(
     r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE

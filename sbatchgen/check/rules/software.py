@@ -177,7 +177,7 @@ def _runs_if_missing(command: Command, script: JobScript) -> bool:
     context = command.context
     if context.loop or context.function or context.substitution or context.trap:
         return False
-    tests = [other for other in script.body.commands if other.test and other.end <= command.at]
+    tests = [other for other in script.body.commands if other.is_test and other.end <= command.at]
     if not tests or {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & {*_variable_names(tests[-1])}:
         return False
     text, test = script.body.source.text, tests[-1]

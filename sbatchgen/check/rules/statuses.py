@@ -102,7 +102,9 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     if last is None or has_error_trap:
         return
     is_exit_0 = last.name == "exit" and last.arguments == ["0"]
-    hides_status = (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.branch and not last.test
+    hides_status = (
+        (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.branch and not last.is_test
+    )
     status_uses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
     # A status that the last command prints is lost.
     keeps_status = any(not last.at <= use.at < last.end for use in status_uses)
@@ -162,7 +164,7 @@ def last_work(script: JobScript) -> Command | None:
         is_skipped = context.condition or context.function or is_conditional or context.substitution
         if is_launch and (is_skipped or command.background):
             return None
-        if is_skipped or command.background or command.test or (command.pipe and command.stage):
+        if is_skipped or command.background or command.is_test or (command.pipe and command.stage):
             continue
         does_work = is_launch or (command.name and command.name not in _NO_WORK)
         if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):

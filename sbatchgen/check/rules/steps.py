@@ -117,7 +117,7 @@ def _unawaited_background(script: JobScript) -> Iterator[Hit]:
         for other in rest
         if other.name in _KEEPING_PROGRAMS or not (other.context.loop and other.background)
     ]
-    if any(other.context.loop or not (other.test or other.name in QUICK_PROGRAMS) for other in foreground):
+    if any(other.context.loop or not (other.is_test or other.name in QUICK_PROGRAMS) for other in foreground):
         return
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return

@@ -139,7 +139,7 @@ def _use_before_set(script: JobScript, use: VariableUse, sets: list[Assignment])
     if any(setting.at <= use.at or setting.context.function or setting.prefix for setting in sets):
         return None
     command = script.body.command_around(use.at)
-    is_file_test = command is not None and command.test and re.search(r"-[defsrwxL][ \t]", command.text)
+    is_file_test = command is not None and command.is_test and re.search(r"-[defsrwxL][ \t]", command.text)
     if command is None or not (is_file_test or (command.context.top and sets[0].context.top)):
         return None
     if command.context.function or command.context.loop or _only_shows(command):
@@ -212,7 +212,7 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     if command is None or is_in_comment or "--export" in script.text:
         return  # a comment or an option explains the variable
     index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
-    if index is None or command.context.function or command.test:
+    if index is None or command.context.function or command.is_test:
         return
     word = command.words[index]
     is_only_word = word.text.strip('"') in (f"${name}", f"${{{name}}}")

@@ -102,7 +102,9 @@ def _looks_for_a_file(command: Command) -> bool:
     words = [word.text for word in command.words]
     if command.pipe and len(command.pipe.stages) > 1:
         return False  # the pipe has the status of its last command
-    is_test = command.test and len(words) == _FILE_TEST_WORDS and words[1] in ("-e", "-f", "-s", "-d", "-r")
+    is_test = (
+        command.is_test and len(words) == _FILE_TEST_WORDS and words[1] in ("-e", "-f", "-s", "-d", "-r")
+    )
     return is_test or (len(words) == _LIST_WORDS and words[0] in ("ls", "stat"))
 
 

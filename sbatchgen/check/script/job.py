@@ -11,7 +11,7 @@ from sbatchgen.check.script.resource_request import ResourceRequest
 
 DEFAULT_SLURM = NEWEST  # the release for scripts and profiles that name no release
 OLD_SLURM = "22.05"  # still in wide use; if no release is named, rules report options that came later
-# What --environment of CSCS's container engine does as an option of the whole job: the end of a message.
+# The end of a message: the effect of --environment, an option of CSCS's container engine, in a directive.
 CONTAINER_EFFECT = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
 NO_PARTITION = PartitionFacts()  # a partition without known facts
@@ -28,7 +28,7 @@ class Job:
     makes_log_folders: bool = False  # whether the folders of the logs are made before the submission
     folder: Path | None = None  # the folder of the submission; None if unknown
 
-    is_script = False
+    is_script = False  # True for a JobScript
 
     @cached_property
     def resources(self) -> ResourceRequest:

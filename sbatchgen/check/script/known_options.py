@@ -10,8 +10,8 @@ from sbatchgen.check.executables.word_table import rows
 from sbatchgen.check.sbatch.option_table import HasArgument, Spec, specs
 
 _NAMES = {kind: words.split() for kind, words in rows(__file__, "known_options.txt")}
-SRUN_ONLY = frozenset(_NAMES["srun"])
-RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])
+SRUN_ONLY = frozenset(_NAMES["srun"])  # options of srun that sbatch lacks
+RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])  # an old name of an option -> the new name
 
 
 def plugin_specs(names: Iterable[str]) -> tuple[Spec, ...]:
@@ -31,13 +31,14 @@ def known_plugins() -> tuple[Spec, ...]:
 
 
 @cache
-def _known_plugin() -> re.Pattern[str]:
+def _plugin_option() -> re.Pattern[str]:
+    """Return the pattern of all options of well-known plugins."""
     return re.compile(f"--(?:{'|'.join(re.escape(spec.name) for spec in known_plugins())})")
 
 
 def known_plugins_in(text: str) -> tuple[Spec, ...]:
     """Return the options of well-known plugins that a text names; most texts name none."""
-    if not _known_plugin().search(text):
+    if not _plugin_option().search(text):
         return ()
     return tuple(spec for spec in known_plugins() if f"--{spec.name}" in text)
 

@@ -19,19 +19,19 @@ from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
 
 # Programs that start processes on the job's nodes themselves. Their command lines are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
-CONTAINERS = programs("hpc-container")
-CHAIN_STARTERS = commands(*STARTING_KINDS) | {"eval"}
-# A script that starts a launcher, a training or a program of MPI holds at least one word of the list.
+CONTAINERS = programs("hpc-container")  # such as apptainer exec
+CHAIN_STARTERS = commands(*STARTING_KINDS) | {"eval"}  # commands that start other programs
+# A script that starts a launcher, a training or a program of MPI holds at least one word of its list.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
 MPI_WORDS = (*sorted(programs("mpi")),)
-HELPERS = programs("helper")
+HELPERS = programs("helper")  # programs on which no training depends
 STEP_WATCHER = "/training/step_end.py"  # rendered scripts start this file next to their steps
 _LAUNCHER_NAME = re.compile(r"torchrun|deepspeed|accelerate")  # such as python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")
-_SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
+_SHELL_SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
 # Files that set up a shell, such as activate of a virtual environment, and start nothing.
-_ENVIRONMENT = re.compile(
+_SETUP_FILE = re.compile(
     r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$"
     r"|\b(?:config|settings|params|vars)(?:\.sh)?$",
     re.IGNORECASE,
@@ -88,11 +88,11 @@ class Launch:
     @cached_property
     def is_training(self) -> bool:
         """Whether the launch starts a Python program that does the script's real work."""
-        code = next((tool for tool in self.tools if tool.name == "python"), None)
-        is_inline = code is not None and code.option("c") is not None
+        python = next((tool for tool in self.tools if tool.name == "python"), None)
+        is_inline = python is not None and python.option("c") is not None  # python -c CODE
         starter = self.tools[-2].name if len(self.tools) > 1 else ""
         is_uv_script = starter == "uv run" and self.program.name.endswith(".py")
-        is_python = code is not None or self.launcher is not None or is_uv_script
+        is_python = python is not None or self.launcher is not None or is_uv_script
         return is_python and not self.is_helper and not is_inline and not self.command.context.substitution
 
     @property
@@ -131,17 +131,16 @@ class Launch:
         """The number of nodes of the step, 1 without srun; None if the script does not show the number."""
         if self.step is None:
             return 1
-        given = self.step.option("nodes")
-        return self.number(given, self.step) if given else fixed_nodes(self.resources)
+        option = self.step.option("nodes")
+        return self.number(option, self.step) if option else fixed_nodes(self.resources)
 
     @cached_property
     def tasks(self) -> int | None:
         """The number of tasks of the step, 1 without srun; None if the script does not show the number."""
         if self.step is None:
             return 1
-        given = self.step.option("ntasks")
-        if given:
-            return self.number(given, self.step)
+        if option := self.step.option("ntasks"):
+            return self.number(option, self.step)
         resources = self.resources
         job_tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
         if option := self.step.option("ntasks-per-node"):
@@ -160,9 +159,9 @@ class Launch:
     @property
     def _tasks_per_gpu(self) -> int | None:
         """The value of --ntasks-per-gpu; 0 if the script hides the number, None without the option."""
-        given = self.step.option("ntasks-per-gpu") if self.step else None
-        if given and self.step:
-            return 0 if self.step_gpus else self.number(given, self.step) or 0
+        option = self.step.option("ntasks-per-gpu") if self.step else None
+        if option and self.step:
+            return 0 if self.step_gpus else self.number(option, self.step) or 0
         return self.resources.ntasks_per_gpu
 
     @cached_property
@@ -219,7 +218,7 @@ def sourcing_commands(body: Body) -> Iterator[Command]:
     """Yield the commands that source files, except files that only set up an environment."""
     for command in body.commands:
         file = command.words[1] if command.name in ("source", ".") and len(command.words) > 1 else None
-        if file and not _ENVIRONMENT.search(body.text_of(file).strip("\"'")):
+        if file and not _SETUP_FILE.search(body.text_of(file).strip("\"'")):
             yield command
 
 
@@ -234,7 +233,7 @@ def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
 def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
     """Yield the chain of tools that a command starts; several chains for the commands of an eval."""
     name = command.name
-    if command.test or not (name in CHAIN_STARTERS or not name or _PYTHON.fullmatch(name)):
+    if command.is_test or not (name in CHAIN_STARTERS or not name or _PYTHON.fullmatch(name)):
         return
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])
@@ -250,21 +249,21 @@ def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
 def _is_launch(tools: tuple[Tool, ...]) -> bool:
     """Return whether a chain starts a program that can be followed, or an unknown program.
 
-    Commands such as `conda list` only describe, and a command that is the text of $( ) is not known.
+    Commands such as `conda list` only describe. A command whose name is the output of $( ) is not followed.
     """
     first = tools[0]
     if "describe" in first.options:
         return False
-    is_text = first.name.startswith(("$(", "`"))
-    return len(tools) > 1 or first.name == "python" or (_is_opaque(first) and not is_text)
+    is_substitution = first.name.startswith(("$(", "`"))
+    return len(tools) > 1 or first.name == "python" or (_is_opaque(first) and not is_substitution)
 
 
 def _is_opaque(program: Tool) -> bool:
-    """Return whether a program is a shell script, or has a name that the text does not show."""
+    """Return whether the text hides what a program does: a shell's script, or a variable as its name."""
     name = program.name
     if name in SHELLS:
         return bool(program.rest) or program.option("command") is not None
-    return name[:1] in '$`"' or "$" in name or bool(_SCRIPT.search(name))
+    return name[:1] in '$`"' or "$" in name or bool(_SHELL_SCRIPT.search(name))
 
 
 def _is_unseen(command: Command, body: Body) -> bool:
@@ -272,9 +271,11 @@ def _is_unseen(command: Command, body: Body) -> bool:
     name = command.name
     if name == "eval" and len(command.words) == 2:
         written, resolved = command.words[1].pieces, body.resolve(command.words[1]).pieces
-        is_variable = any(piece.kind == "variable" for piece in resolved)
-        return is_variable and not any(piece.kind == "command" for piece in written)
-    return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(_SCRIPT.search(name))
+        has_unknown_variable = any(piece.kind == "variable" for piece in resolved)
+        return has_unknown_variable and not any(piece.kind == "command" for piece in written)
+    return name in ("make", "sbatch", "xargs", "parallel", "pdsh", "clush") or bool(
+        _SHELL_SCRIPT.search(name)
+    )
 
 
 def fixed_nodes(resources: ResourceRequest) -> int | None:
@@ -290,7 +291,7 @@ def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
     if piece.kind != "arithmetic":
         is_number = re.fullmatch(r"\d{1,9}", piece.text, re.ASCII) is not None
         return int(piece.text) if is_number else slurm_number(piece.name, resources)
-    total, sign = 1, "*"
+    product, sign = 1, "*"
     for part in re.split(r"([*/])", re.sub(r"[ \t]|\$\{?|\}", "", piece.text[3:-2])):
         if part in ("*", "/"):
             sign = part
@@ -300,8 +301,8 @@ def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
         factor = _count(Word((inner,), piece.at, piece.at, body.source), body, resources)
         if not factor:
             return None
-        total = total * factor if sign == "*" else total // factor
-    return total
+        product = product * factor if sign == "*" else product // factor
+    return product
 
 
 def slurm_number(name: str, resources: ResourceRequest) -> int | None:
@@ -323,6 +324,9 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
     return numbers.get(name)
 
 
-def _untyped_count(asked: Amounts | None) -> int | None:
+def _untyped_count(amounts: Amounts | None) -> int | None:
     """Return the number in a --gpus option without a type; with a type, the variable holds no number."""
-    return asked[0][1] if asked and len(asked) == 1 and not asked[0][0] else None
+    if amounts is None or len(amounts) != 1:
+        return None
+    [(gpu_type, count)] = amounts
+    return None if gpu_type else count

@@ -19,8 +19,9 @@ def with_options(text: str, options: Sequence[str]) -> str:
     pairs = (option.removeprefix("--").partition("=") for option in options)
     added = " ".join(quoting.directive(name, value) for name, _, value in pairs)
     lines = text.split("\n")
-    first = (directive for directive in directives(text, slurm=_OLDEST) if not directive.component)
-    read = [directive for directive in first if directive.kind is Kind.SBATCH]
+    # In a heterogeneous job, options of the command line belong to the first component.
+    of_first = (directive for directive in directives(text, slurm=_OLDEST) if not directive.component)
+    read = [directive for directive in of_first if directive.kind is Kind.SBATCH]
     if not read:
         return "\n".join([*lines[:1], f"#SBATCH {added}", *lines[1:]])
     last = read[-1]

@@ -7,7 +7,8 @@ from sbatchgen.check.sbatch.getopt import Option, Stop
 from sbatchgen.check.sbatch.option_table import value_kinds
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 
-# Two quick tests: without a match of both, a line has no placeholder of a program.
+# Two quick tests: a line with a placeholder of a program matches both, but a line that starts with a
+# dot need only match the first.
 _MARKS = re.compile(r"[{<@!]|%[A-Z]{2}|%[%(]|_R_|__|XXX|\$\$|[=:\s]#|^\.")
 _MARK_STARTS = re.compile(r"[{<@!%_X$#]")  # after the first character
 # Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks
@@ -22,7 +23,7 @@ _BODY_SHAPES = (
     r"\.(?m:(?<=^\.))[A-Z]{2,5}_\w+=",
     r"<<<[A-Za-z_]\w*>>>",
 )
-_SEARCHES = [re.compile(shape) for shape in _BODY_SHAPES]
+_BODY_SEARCHES = [re.compile(shape) for shape in _BODY_SHAPES]
 _BODY_PLACEHOLDER = re.compile("|".join(_BODY_SHAPES))
 _DIRECTIVE_PLACEHOLDER = re.compile(
     _BODY_PLACEHOLDER.pattern
@@ -33,14 +34,16 @@ _DIRECTIVE_PLACEHOLDER = re.compile(
 )
 # Placeholders of people, such as <your account>, <N> or [budget code].
 PERSON_PLACEHOLDER = re.compile(r"<(?<![$<]<)(?:[A-Za-z0-9][^<>\n@]{0,60})?>|\[[A-Za-z]+(?: [A-Za-z]+)+\]")
+# Kinds of values that hold a number, so that a word in such a value may be a placeholder.
 _NUMERIC_KINDS = frozenset(("array", "count", "gpus", "gres", "memory", "nodes", "time"))
-# Placeholders for a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. The letters I, O and l are mistyped digits.
-# Some words are values that people believe Slurm has.
+# Placeholders for a number: YYY, HH:MM:SS, 0-N, XXG, NTASKS, ?. Excluded are the letters I, O and l, which
+# are mistyped digits, and words such as MAX or UNLIMITED, values that people believe Slurm has.
 _NUMBER_PLACEHOLDER = re.compile(
     r"(?![KMGT]B?$)([a-hjkmnp-zA-HJ-NP-Z])\1*(?:[KMGT]B?)?|[?#_]+|\.{2,}"
     r"|(?!ALL|AUTO|DEFAULT|FULL|INF|MAX|MIN|NONE|UNLIM|[IO]+$|[KMGT]B$)[A-Z][A-Z_]+"
 )
-_ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")
+_ELLIPSIS = re.compile(r"-{0,2}(?:\.{3}|\u2026)|\[[\w. -]*\]")  # ... or [more options] in place of options
+# A variable that Slurm does not set.
 _VARIABLE = re.compile(r"\$(?!\{?SLURM)(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}\s]*\})")
 # Names of programs that fill in scripts. Each begins with a literal, for which the search is fast.
 _FILLERS = [
@@ -51,10 +54,13 @@ _MANY_VARIABLES = 3
 
 
 def program_placeholders(text: str, directives: Collection[int]) -> dict[int, re.Match[str]]:
-    """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
+    """Return the placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line.
+
+    `directives` are the numbers of the lines with directives, where more shapes count.
+    """
     matches: dict[int, re.Match[str]] = {}
     lines, numbers = text.split("\n"), {*directives}
-    starts = (match.start() for shape in _SEARCHES for match in shape.finditer(text))
+    starts = (match.start() for shape in _BODY_SEARCHES for match in shape.finditer(text))
     numbers |= {text.count("\n", 0, start) + 1 for start in starts}
     for number in sorted(numbers):
         line = lines[number - 1]
@@ -70,6 +76,9 @@ def person_placeholders(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> dict[int, re.Match[str]]:
     """Return the placeholders of people in directives, such as <project id>, by the number of the line.
+
+    `directives` are the texts of the lines by their numbers, and `uses` their options. `is_set` returns
+    whether the script sets a variable.
 
     A variable in place of a number is a placeholder for a program such as envsubst, unless the script sets
     the variable: then somebody believes that sbatch expands variables.
@@ -100,7 +109,7 @@ def _first_matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dic
 def _blank_values(
     directives: Mapping[int, str], uses: Sequence[Option | Stop], is_set: Callable[[str], bool], slurm: str
 ) -> Iterator[tuple[int, re.Match[str]]]:
-    """Yield the options whose value somebody has yet to fill in: the number of the line, and the match.
+    """Yield the number of the line and the text of each option whose value somebody has yet to fill in.
 
     A single empty value counts as a slip, not as a placeholder.
     """
@@ -114,8 +123,9 @@ def _blank_values(
         else:
             is_blank = _is_without_number(use, is_set)
             column, end = use.value_word.span(use.value_start) if use.value_word else (column, end)
-        match = re.compile(".+").match(directives[use.word.line], column - 1, end - 1) if is_blank else None
-        if match:
+        if not is_blank:
+            continue
+        if match := re.compile(".+").match(directives[use.word.line], column - 1, end - 1):
             yield use.word.line, match
 
 

@@ -15,19 +15,23 @@ from sbatchgen.check.script.saved_files import called
 # torchrun sets these variables, and so do rendered scripts in which srun starts the ranks.
 RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
 DEPTH_MAX = 12  # calls within calls
-_ENDING = frozenset(("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp"))
-_CALLS_AT_ONCE = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))  # decorators
-_CATCHING = frozenset(("suppress", "raises", "assertRaises"))
-# With these arguments, init_process_group does not take the rank from the environment.
+_ENDING_CALLS = frozenset(
+    ("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp")
+)
+# Decorators after which a call of the function still runs its body at once.
+_HARMLESS_DECORATORS = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))
+_CATCHING_CONTEXTS = frozenset(("suppress", "raises", "assertRaises"))  # in `with`, they catch exceptions
+# With these arguments, init_process_group does not take the rank from the environment. None stands for **.
 _OTHER_SOURCES = frozenset(("init_method", "store", "rank", "world_size", None))
+# Statements whose blocks may not run.
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 
 
 @frozen()
 class RankNeed:
-    """A place where a program ends unless a variable is set."""
+    """A place where a program fails unless a variable is set."""
 
-    variable: str
+    variable: str  # the variable, such as "RANK"
     line: int
     file: Path
 
@@ -40,19 +44,22 @@ def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None
     if any(map(_may_be_set, trees.values())):
         return None
     functions = [
-        (node.name, node, file)
+        (node, file)
         for file, tree in trees.items()
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
     ]
-    count = Counter(name for name, _, _ in functions)
-    known = {name: (node, file) for name, node, file in functions if count[name] == 1 and _runs_at_once(node)}
-    return _Walk(known).block(trees[first].body, first) if first in trees else None
+    count = Counter(node.name for node, _ in functions)
+    # A call of a name that several modules define is not followed.
+    followed = {
+        node.name: (node, file) for node, file in functions if count[node.name] == 1 and _runs_at_once(node)
+    }
+    return _Walk(followed).block(trees[first].body, first) if first in trees else None
 
 
 def _may_be_set(tree: ast.Module) -> bool:
     """Return whether a module names a variable of ranks without reading it, and so may set it."""
-    reads = Counter[str]()
+    reads = Counter[str]()  # the number of times that an expression reads or tests each variable
     for node in ast.walk(tree):
         if (name := _read_variable(node)) in RANK_VARIABLES:
             reads[name] += 1
@@ -60,35 +67,36 @@ def _may_be_set(tree: ast.Module) -> bool:
             reads[_text(node.args[0])] += 1
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
             reads[_text(node.left)] += 1
-    named = Counter(_text(node) for node in ast.walk(tree))
-    return any(named[name] != reads[name] for name in RANK_VARIABLES)
+    mentions = Counter(_text(node) for node in ast.walk(tree))
+    return any(mentions[name] != reads[name] for name in RANK_VARIABLES)
 
 
 def _runs_at_once(function: ast.FunctionDef) -> bool:
     """Return whether a call of a function runs the body at once: no generator, no unknown decorator."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     names = {_last_name(decorator) for decorator in function.decorator_list}
-    return not yields and names <= _CALLS_AT_ONCE
+    return not yields and names <= _HARMLESS_DECORATORS
 
 
 def _last_name(node: ast.expr) -> str:
+    """Return the last name of an expression or of the function that it calls: environ of os.environ."""
     node = node.func if isinstance(node, ast.Call) else node
     return str(getattr(node, "attr", None) or getattr(node, "id", ""))
 
 
 class _MayLeave(Exception):  # noqa: N818 - no error
-    """The signal that a statement may leave the function or the program, so that no later one is certain."""
+    """The signal that a statement may leave the function or the program: no later statement surely runs."""
 
 
 class _Walk:
     """A walk through the statements that certainly run, in their order."""
 
     def __init__(self, functions: Mapping[str, tuple[ast.FunctionDef, Path]]) -> None:
-        self.functions = functions
-        self.inside: list[str] = []  # the functions that the walk is in
+        self.functions = functions  # the functions whose calls are followed, each with its file
+        self.inside: list[str] = []  # the names of the functions that the walk is in
 
     def block(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
-        """Return the first need of a rank in statements, if any."""
+        """Return the first need of a rank in statements; None without such a need."""
         try:
             return next(self._statements(body, file), None)
         except _MayLeave:
@@ -104,16 +112,17 @@ class _Walk:
         if isinstance(statement, ast.With):
             items = [item.context_expr for item in statement.items]
             yield from self._expressions(items, file)
-            if not _CATCHING.isdisjoint(map(_last_name, items)):
-                return
+            if not _CATCHING_CONTEXTS.isdisjoint(map(_last_name, items)):
+                return  # a missing variable does no harm in the block
             yield from self._statements(statement.body, file)
         elif isinstance(statement, ast.If) and _is_main(statement.test):
             yield from self._statements(statement.body, file)
         elif isinstance(statement, ast.Try) and not statement.handlers:
             yield from self._statements([*statement.body, *statement.orelse, *statement.finalbody], file)
         elif isinstance(statement, _BRANCHES):
-            first = getattr(statement, "test", None) or getattr(statement, "iter", None)
-            yield from self._expressions([first] if first else [], file)
+            # The blocks may not run, but the test of an if or the iterable of a for is always evaluated.
+            head = getattr(statement, "test", None) or getattr(statement, "iter", None)
+            yield from self._expressions([head] if head else [], file)
             if any(map(_leaves, ast.walk(statement))):
                 raise _MayLeave
         else:
@@ -126,6 +135,7 @@ class _Walk:
             yield from self._expression(node, file)
 
     def _expression(self, node: ast.AST, file: Path) -> Iterator[RankNeed]:
+        # `parts` are the parts of the expression that are always evaluated.
         if isinstance(node, ast.Lambda | ast.GeneratorExp):
             return
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp):
@@ -162,15 +172,18 @@ class _Walk:
 
 
 def _is_main(test: ast.expr) -> bool:
+    """Return whether a condition is __name__ == "__main__"."""
     return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
 
 def _leaves(node: ast.AST) -> bool:
+    """Return whether a node leaves its function or ends the program."""
     return isinstance(node, ast.Return | ast.Raise) or _ends(node)
 
 
 def _ends(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and called(node) in _ENDING
+    """Return whether a node ends the program, such as sys.exit() or os.execv()."""
+    return isinstance(node, ast.Call) and called(node) in _ENDING_CALLS
 
 
 def _read_variable(node: ast.AST) -> str:
@@ -181,6 +194,7 @@ def _read_variable(node: ast.AST) -> str:
 
 
 def _text(node: ast.AST) -> str:
+    """Return the text of a string; "" for other nodes."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 

@@ -49,20 +49,21 @@ def resources(
         mem=_read(mebibytes, text.get("mem")),
         mem_per_cpu=_read(mebibytes, text.get("mem-per-cpu")),
         mem_per_gpu=_read(mebibytes, text.get("mem-per-gpu")),
-        time=_read(_time, text.get("time")),
-        time_min=_read(_time, text.get("time-min")),
+        time=_read(_seconds, text.get("time")),
+        time_min=_read(_seconds, text.get("time-min")),
         default_partition=default_partition,
     )
 
 
 def _read(reader: Callable[[str], T], text: str | None) -> T | None:
+    """Return the value that a reader finds in a text; None without a text, or if sbatch refuses it."""
     try:
         return None if text is None else reader(text)
     except RefusedError:
         return None
 
 
-def _time(text: str) -> int | None:
+def _seconds(text: str) -> int | None:
     """Return the seconds of a time limit, in whole minutes; UNLIMITED for no limit, None if malformed."""
     limit = minutes(text)
     if limit is None:

@@ -19,16 +19,16 @@ UNLIMITED = 1 << 40  # the number of seconds that means --time=UNLIMITED or --ti
 Amounts = tuple[tuple[str, int], ...]  # each type ("" for any type) and its count
 
 
-def split(total: int, nodes: int, most: int | None = None) -> tuple[int, ...]:
-    """Return the shares of a total that Slurm gives to idle nodes of one kind.
+def split_among_nodes(total: int, nodes: int, node_size: int | None = None) -> tuple[int, ...]:
+    """Return the shares of a total number of GPUs or tasks that Slurm gives to idle nodes of one kind.
 
-    Each node gets at least one, and the first nodes get all that they have: `most`, or None if unknown.
+    Each node gets at least one, and the first nodes get all that they have: `node_size`, None if unknown.
     On nodes that other jobs use, Slurm splits the total differently.
     Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
     """
     shares = []
-    for nodes_left in range(nodes - 1, -1, -1):
-        shares.append(max(min(total - nodes_left, most or total), 0))
+    for nodes_left in range(nodes - 1, -1, -1):  # the nodes after this one, which need one each
+        shares.append(max(min(total - nodes_left, node_size or total), 0))
         total -= shares[-1]
     return tuple(shares)
 
@@ -50,7 +50,7 @@ class ResourceRequest:
     gpus: Amounts | None = None
     gpus_per_node: Amounts | None = None
     gpus_per_task: Amounts | None = None
-    gres: tuple[tuple[str, str, int], ...] = ()  # name, type and count of each item, per node
+    gres: tuple[tuple[str, str, int], ...] = ()  # the name, the type and the count of each item, per node
     mem: int | None = None  # of each node; 0 for all memory
     mem_per_cpu: int | None = None
     mem_per_gpu: int | None = None
@@ -77,9 +77,9 @@ class ResourceRequest:
     @cached_property
     def partitions(self) -> tuple[str, ...]:
         """The partitions that the job may run in; without --partition, the cluster's default."""
-        asked = self.options.get("partition") or self.default_partition or ""
-        named = tuple(name for name in asked.split(",") if name)
-        return named or ((self.default_partition,) if self.default_partition else ())
+        names = self.options.get("partition") or self.default_partition or ""
+        partitions = tuple(name for name in names.split(",") if name)
+        return partitions or ((self.default_partition,) if self.default_partition else ())
 
     @cached_property
     def nodes(self) -> int:
@@ -90,12 +90,16 @@ class ResourceRequest:
             return -(-self.ntasks // self.ntasks_per_node)
         return 1
 
-    def spread(self, most: int | None) -> ResourceRequest:
-        """Return the request with the largest number of nodes that Slurm may give, of `most` in all."""
+    def with_most_nodes(self, nodes_max: int | None) -> ResourceRequest:
+        """Return the request with the largest number of nodes that Slurm may give the job.
+
+        `nodes_max` is how many nodes a job may have; None if unknown.
+        """
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
-        wanted = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
-        return replace(self, nodes_min=min(most or wanted, self.ntasks or wanted))
+        # Without --nodes, Slurm may give each task or each GPU a node of its own.
+        useful = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
+        return replace(self, nodes_min=min(nodes_max or useful, self.ntasks or useful))
 
     @property
     def tasks_per_node(self) -> int:
@@ -107,15 +111,15 @@ class ResourceRequest:
     @cached_property
     def gpus_on_node(self) -> Amounts:
         """The type and number of the GPUs on a node; on the busiest node if Slurm distributes the GPUs."""
-        from_gres = tuple((kind, count) for name, kind, count in self.gres if name == "gpu" and count)
+        from_gres = tuple((gpu_type, count) for name, gpu_type, count in self.gres if name == "gpu" and count)
         if from_gres:
             return from_gres
         if self.gpus_per_node:
             return self.gpus_per_node
         if self.gpus_per_task:
-            return tuple((kind, count * self.tasks_per_node) for kind, count in self.gpus_per_task)
+            return tuple((gpu_type, count * self.tasks_per_node) for gpu_type, count in self.gpus_per_task)
         if self.gpus:
-            return tuple((kind, -(-count // max(self.nodes, 1))) for kind, count in self.gpus)
+            return tuple((gpu_type, -(-count // max(self.nodes, 1))) for gpu_type, count in self.gpus)
         return ()
 
     @property
@@ -128,10 +132,10 @@ class ResourceRequest:
         return max(self.nodes, 1) * self.gpu_count
 
     def splits_gpus(self, node_gpus: Collection[int] = (), *, whole_nodes: bool = False) -> bool:
-        """Return whether Slurm may give the job's nodes different numbers of GPUs, as only --gpus is given.
+        """Return whether Slurm may give the job's nodes different numbers of GPUs.
 
-        `node_gpus` are the numbers of GPUs of the known kinds of nodes. `whole_nodes` says that the job gets
-        whole nodes, whose numbers of GPUs may still differ.
+        Slurm does so if only --gpus gives a number. `node_gpus` are the numbers of GPUs of the known kinds of
+        nodes. `whole_nodes` says that the job gets whole nodes, whose numbers of GPUs may still differ.
         Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
         """
         total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
@@ -145,26 +149,27 @@ class ResourceRequest:
         if (whole_nodes or self.is_exclusive) and not node_gpus:
             return False  # the job may get all GPUs of its nodes
         most = max(node_gpus, default=0)
-        return not (len(self.gpus or ()) == 1 and (total == nodes or (most and total >= nodes * most)))
+        takes_one_each, takes_all = total == nodes, most and total >= nodes * most
+        return not (len(self.gpus or ()) == 1 and (takes_one_each or takes_all))
 
     @property
     def gpu_types(self) -> dict[str, str]:
         """The requested types of GPUs, each with its option."""
-        items = [("gres", kind) for name, kind, count in self.gres if name == "gpu" and count]
+        items = [("gres", gpu_type) for name, gpu_type, count in self.gres if name == "gpu" and count]
         for option, amounts in (
             ("gpus-per-node", self.gpus_per_node),
             ("gpus-per-task", self.gpus_per_task),
             ("gpus", self.gpus),
         ):
-            items += [(option, kind) for kind, _ in amounts or ()]
-        return {kind: option for option, kind in items if kind}
+            items += [(option, gpu_type) for gpu_type, _ in amounts or ()]
+        return {gpu_type: option for option, gpu_type in items if gpu_type}
 
     @property
     def gpu_option(self) -> str:
-        """The option that asks for GPUs; "" if no option does."""
-        asked = ["gres"] if split_gpu_items(self.options.get("gres", ""))[0] else []
-        asked += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
-        return next((name for name in asked if name in self.options), "")
+        """The option that asks for GPUs, and wins over others; "" if no option asks for GPUs."""
+        candidates = ["gres"] if split_gpu_items(self.options.get("gres", ""))[0] else []
+        candidates += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
+        return next((name for name in candidates if name in self.options), "")
 
     @cached_property
     def gpu_count(self) -> int:

@@ -8,8 +8,11 @@ from collections.abc import Iterator, Mapping
 from sbatchgen.base.frozen import frozen
 
 # Calls of torch, safetensors, transformers, numpy, joblib and keras that save.
-_CALLS = frozenset(("save", "save_file", "save_model", "save_weights", "savez", "savez_compressed", "dump"))
-_MODEL = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
+_SAVING_CALLS = frozenset(
+    ("save", "save_file", "save_model", "save_weights", "savez", "savez_compressed", "dump")
+)
+# The name of a file that holds a model, such as out/model.pt.
+_MODEL_FILE = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
 
 
 @frozen()
@@ -24,12 +27,12 @@ def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
     """Yield the files of models into which a module saves, if the source shows their names."""
     names, options = _constants(tree), _defaults(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or called(node) not in _CALLS:
+        if not isinstance(node, ast.Call) or called(node) not in _SAVING_CALLS:
             continue
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             option = options.get(value.attr) if isinstance(value, ast.Attribute) else None
             name = option.name if option else _text(value, names)
-            if name and _MODEL.fullmatch(name):
+            if name and _MODEL_FILE.fullmatch(name):
                 yield option or SavedFile(name)
 
 

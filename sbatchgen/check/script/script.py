@@ -39,14 +39,16 @@ if TYPE_CHECKING:
 
 # Cached attributes that do not depend on the release of Slurm.
 _RELEASE_FREE = ("lines", "body", "commands", "_commands_by_name", "plugins")
+# The options that say how large a job is.
 _SIZE_OPTIONS = """
 nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
 gpus-per-task gres nodelist mem mem-per-cpu
 """
 SIZE_OPTIONS = frozenset(_SIZE_OPTIONS.split())
 CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a container holds such a word
-_BRIEF = programs("brief") | {""}
-_WAIT = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
+_BRIEF_PROGRAMS = programs("brief") | {""}
+# A command that runs for long in spite of its name, or may: sleep 1h, tail -f, $COMMAND, ./script.
+_LONG_COMMAND = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
 _JOB_VARIABLE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
 
 
@@ -101,6 +103,8 @@ class JobScript(Job):
     @cached_property
     def writes_jobs(self) -> bool:
         """Whether the script is not a job itself, but writes a script with directives."""
+        # In a script without directives, each #SBATCH line comes after the first command. A line that is no
+        # comment to bash is text, as in a here-document.
         late = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
         if self.directive_lines or not late:
             return False
@@ -120,6 +124,7 @@ class JobScript(Job):
     def submits(self) -> bool:
         """Whether the script only submits other scripts: it has no directives, and calls sbatch."""
         return not self.directive_lines and any(
+            # sbatch "$0" submits the script itself
             "0" not in {name for word in command.words for name in word.variables}
             for command in self.named("sbatch")
         )
@@ -152,17 +157,18 @@ class JobScript(Job):
     @cached_property
     def is_refused_for_placeholder(self) -> bool:
         """Whether sbatch refuses the script because of a placeholder of a person."""
-        if not (refused := self.unfilled and self.sbatch.refusal):
+        refusal = self.sbatch.refusal if self.unfilled else None
+        if not refusal:
             return False
         lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
-        return replace(self, text="\n".join(lines)).sbatch.refusal != refused
+        without_placeholders = replace(self, text="\n".join(lines))
+        return without_placeholders.sbatch.refusal != refusal
 
     @cached_property
     def is_for_program(self) -> bool:
         """Whether a program fills in the script, so that placeholders of people may be for the program."""
-        count = len(self.directive_lines)
         return bool(self.placeholders) or placeholders.may_be_filled_by_program(
-            self.text, count, self.unfilled
+            self.text, len(self.directive_lines), self.unfilled
         )
 
     def may_be_plugin_option(self, name: str) -> bool:
@@ -210,9 +216,10 @@ class JobScript(Job):
     def is_brief(self) -> bool:
         """Whether the script ends within seconds: each command shows something, or waits for a moment."""
         programs = {id(launch.command): launch.program.name for launch in self.launches}
-        commands = [command for command in self.body.commands if not command.test]
+        commands = [command for command in self.body.commands if not command.is_test]
         return bool(commands) and all(
-            programs.get(id(command), command.name) in _BRIEF and not _WAIT.search(command.text)
+            programs.get(id(command), command.name) in _BRIEF_PROGRAMS
+            and not _LONG_COMMAND.search(command.text)
             for command in commands
         )
 
@@ -253,7 +260,7 @@ class JobScript(Job):
     def commands(self) -> tuple[Command, ...]:
         """The commands of the body and of its traps, without tests."""
         traps = [command for _, body in self.body.traps for command in body.commands]
-        return tuple(command for command in (*self.body.commands, *traps) if not command.test)
+        return tuple(command for command in (*self.body.commands, *traps) if not command.is_test)
 
     @cached_property
     def assigned(self) -> frozenset[str]:
@@ -262,18 +269,19 @@ class JobScript(Job):
 
     @cached_property
     def tested(self) -> frozenset[str]:
-        """The variables and words in tests, such as PBS_JOBID in [ -n "$PBS_JOBID" ]."""
+        """The words in tests, and the variables there, such as PBS_JOBID in [ -n "$PBS_JOBID" ]."""
         words = [word for command in self.body.tests for word in command.words]
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
-    def first_uses(self, names: Callable[[str], object]) -> Iterator[VariableUse]:
-        """Yield the first use of each variable that the script does not set and for which `names` is true.
+    def first_uses(self, matches: Callable[[str], object]) -> Iterator[VariableUse]:
+        """Yield the first use of each variable that the script does not set and whose name `matches`.
 
         Uses with a default, such as ${NAME:-x}, do not count.
         """
         seen = set(self.assigned)
         for use in self.body.uses:
-            if use.name not in seen and use.operator[:1] not in (*":-=+?",) and names(use.name):
+            has_default = use.operator[:1] in (*":-=+?",)
+            if use.name not in seen and not has_default and matches(use.name):
                 seen.add(use.name)
                 yield use
 
@@ -307,8 +315,8 @@ class JobScript(Job):
 
         if not any(word in self.text for word in CONTAINER_WORDS):
             return ()  # saves reading the body
-        given = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
-        return tuple(containers(given, self.launches, self.at_word))
+        options = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
+        return tuple(containers(options, self.launches, self.at_word))
 
     @cached_property
     def uses(self) -> tuple[Option | Stop, ...]:

@@ -23,7 +23,7 @@ class Container:
 
     image: str  # the image, "" without an image; expansions with unknown values stay as written
     at: Place  # the place of the image; without an image, of the container's first option
-    uses: Sequence[Use]  # each use of an option of the container
+    uses: Sequence[Use]  # each use of an option, in order
     command: Command | None = None  # the command that starts the container; None for a directive
     inside: tuple[Tool, ...] = ()  # the tools that run in the container
     pyxis: bool = False  # whether pyxis starts the container with Enroot, not Apptainer or Singularity

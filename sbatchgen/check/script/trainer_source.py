@@ -23,28 +23,34 @@ from sbatchgen.check.script.trainer_name import trainer_is_file
 MAX_BYTES = 1 << 19  # bytes of a module
 FILES_MAX = 100  # modules of a trainer
 
-_PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}  # by kind
+_PACKAGES = {
+    kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")
+}  # kind -> names
 WELL_KNOWN = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
 _LIGHTNING = ("lightning", "pytorch_lightning")
-_STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]
+_STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]  # without modules that may do anything
+# Packages that do not set the variables of a rank.
 _SETS_NO_RANK = _PACKAGES["plain"] | _PACKAGES["frameworks"] | sys.stdlib_module_names
 # The patterns below search TrainerSource.words: a name or a text in each line, and "(" at the end of a call.
+
 # Calls that may run code that the modules do not show.
 _DYNAMIC = re.compile(r"(?m)^(?:__import__|exec|eval|system|popen|fork|exec[lv]p?e?|posix_spawn\w*)\(")
-# Words of a trainer that may know of other processes, and of a trainer that may save something.
+# Words of a trainer that may know of other processes.
 _GROUP_SIGN = re.compile(
     r"(?i)distribut|ddp|fsdp|rank|world_?size|slurm|process_group|nccl|gloo|\bmpi|pmi_|multiprocessing"
 )
+# Words of a trainer that may save something.
 _SAVE_SIGN = re.compile(
     r"(?im)save|saving|dump|checkpoint|ckpt|write_|^write\b|snapshot|to_(?:csv|json|pickle|parquet|hdf)"
     r"|export|h5py|sqlite|shelve|artifact|copyfile|memmap|tofile"
 )
 # Calls and arguments of torch, safetensors, Accelerate, Lightning and the Trainer of transformers that load a
-# checkpoint. The second list has names that may load a checkpoint, and ways to set single weights.
+# checkpoint.
 _LOAD_CALL = re.compile(
     r"(?m)^(?:load_(?:state_dict|state|model|weights|checkpoint|from_checkpoint|file)\(|safe_open\(|ckpt_path$"
     r"|set_\w*state_dict\(|resume_from_checkpoint$|get_last_checkpoint)"
 )
+# Names that may load a checkpoint, and ways to set single weights.
 _LOAD_SIGN = re.compile(
     r"(?im)resum|restor|continu|load_(?!data|digits|iris|wine|breast|diabetes)|^copy_\(|functional_call"
     r"|auto_requeue|LightningCLI|torch\.distributed\.checkpoint"
@@ -80,7 +86,7 @@ class TrainerSource:
     # The names and texts in the modules, one per line. The name of a call ends with "(".
     words: str = ""
     spawns: bool = False  # whether the modules start processes by torch.multiprocessing.spawn
-    whole: bool = True  # whether all modules could be read
+    whole: bool = True  # whether all modules of the trainer could be read
     saved: tuple[SavedFile, ...] = ()  # the files with fixed names into which the modules save
     # The numbers in each call of Trainer(), such as devices; None for a computed number.
     trainer_calls: tuple[Mapping[str, int | None], ...] = ()
@@ -103,9 +109,9 @@ class TrainerSource:
     @property
     def loses_loaders(self) -> bool:
         """Whether the trainer handles TERM itself, but its processes that load data die of TERM."""
-        handles = re.search(r"(?m)^signal\(", self.words) and "SIGTERM" in self.words
-        loads = re.search(r"(?m)^DataLoader\(", self.words) and "num_workers" in self.words
-        return bool(self.whole and handles and loads and "worker_init_fn" not in self.words)
+        handles_term = re.search(r"(?m)^signal\(", self.words) and "SIGTERM" in self.words
+        has_workers = re.search(r"(?m)^DataLoader\(", self.words) and "num_workers" in self.words
+        return bool(self.whole and handles_term and has_workers and "worker_init_fn" not in self.words)
 
     @property
     def trains_alone(self) -> bool:
@@ -134,21 +140,23 @@ class TrainerSource:
         if _LOAD_CALL.search(self.words):
             return True
         known = _PACKAGES["plain"] | _PACKAGES["loading"] | _STDLIB
-        hidden = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
-        if hidden or _LOAD_SIGN.search(self.words):
+        may_hide_load = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
+        if may_hide_load or _LOAD_SIGN.search(self.words):
             return None
-        fits = self.packages & _PACKAGES["loading"] and _FIT_CALL.search(self.words)
-        return False if fits or _STATE_CALL.search(self.words) or not _READ_CALL.search(self.words) else None
+        # A library that trains would also load, and it was not asked to.
+        leaves_to_library = self.packages & _PACKAGES["loading"] and _FIT_CALL.search(self.words)
+        saves_state = _STATE_CALL.search(self.words)
+        return False if leaves_to_library or saves_state or not _READ_CALL.search(self.words) else None
 
     @property
     def lightning_size(self) -> Mapping[str, int]:
         """The numbers `devices` and `num_nodes` of Lightning's Trainer; {} if other code may change them."""
         if len(self.trainer_calls) != 1 or not self.whole or "LightningCLI" in self.words:
             return {}
-        given = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
-        if "**" in given:
+        numbers = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
+        if "**" in numbers:  # a mapping, which may hold any argument
             return {}
-        sizes = {name: given.get(name) for name in ("devices", "num_nodes")}
+        sizes = {name: numbers.get(name) for name in ("devices", "num_nodes")}
         return {name: value for name, value in sizes.items() if value}
 
     @property
@@ -177,14 +185,14 @@ class TrainerSource:
 
     @property
     def way_to_resume(self) -> str:
-        """The fix that makes a job resume the trainer: the keys for its option that takes a checkpoint."""
+        """The fix that makes a job resume the trainer: keys for the trainer's --resume, or another option."""
         option = _RESUME_OPTION.search(self.words)
         keys = f'set checkpoint, and resume_args: [{option[0]}, "{{checkpoint}}"]' if option else ""
         return keys or "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"
 
     @property
     def never_asks(self) -> bool:
-        """Whether the trainer certainly never asks the script for a restart."""
+        """Whether the trainer certainly never asks the rendered script for a restart."""
         known = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _STDLIB | {"multiprocessing"}
         is_known = self.whole and self.packages <= known and not _DYNAMIC.search(self.words)
         return is_known and not _CONTRACT_NAME.search(self.words)
@@ -215,6 +223,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         if not reader.read(reader.waiting.pop()):
             reader.whole = False
     words, whole = "\n".join(reader.words), reader.whole and not reader.waiting
+    # After a chdir, the names of files mean other files.
     saved = () if re.search(r"(?m)^chdir\($", words) else tuple(dict.fromkeys(reader.saved))
     has_parser = whole and "argparse" in reader.packages <= _PACKAGES["plain"] | sys.stdlib_module_names
     return TrainerSource(
@@ -241,7 +250,7 @@ def _module(folder: Path, parts: list[str]) -> Path | None:
 
 @dataclass
 class _Reader:
-    """A reader of modules, one after the other. The attributes without a comment are as in TrainerSource."""
+    """A reader of modules, one after the other. Attributes without a comment are as in TrainerSource."""
 
     root: Path  # the folder where Python looks first
     packages: set[str] = field(default_factory=set)
@@ -266,10 +275,10 @@ class _Reader:
             return False
         self.trees[file] = tree
         self.saved += saved_files(tree)
-        assigned = {*_assigned_key_ids(tree)}
+        assigned_keys = {*_assigned_key_ids(tree)}  # not words: the program sets "RANK", and does not read it
         self.trainer_calls += _trainer_calls(tree)
         for node in ast.walk(tree):
-            if id(node) in assigned:
+            if id(node) in assigned_keys:
                 continue
             if isinstance(node, ast.Import):
                 for alias in node.names:
@@ -282,6 +291,7 @@ class _Reader:
         return True
 
     def _add_imports_from(self, node: ast.ImportFrom, file: Path) -> None:
+        """Record the imports of `from MODULE import NAMES` in a file."""
         parts = node.module.split(".") if node.module else []
         folder = file.parents[node.level - 1] if 0 < node.level <= len(file.parents) else self.root
         for alias in node.names:
@@ -290,9 +300,12 @@ class _Reader:
             self.add_import(folder, [*parts, alias.name], local=node.level > 0)
 
     def add_import(self, folder: Path, parts: list[str], *, local: bool = False) -> None:
-        """Record an import: a module below the folder is to be read, another name is a package."""
-        known = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]
-        local_files = [file for file in known if file]
+        """Record an import: a module below the folder is to be read, another name is a package.
+
+        `local` is true for an import from the importing module's own package, such as `from . import x`.
+        """
+        candidates = [_module(folder, parts[:count]) for count in range(1, len(parts) + 1)]  # a, a.b, a.b.c
+        local_files = [file for file in candidates if file]
         if not local_files and not local and not (folder / parts[0]).is_dir():
             self.packages.add(parts[0])
             self.words.append(".".join(parts))

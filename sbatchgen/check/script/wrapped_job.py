@@ -46,8 +46,8 @@ def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | Non
 
     The result is None without --wrap, and if the text does not show an option that counts processes.
     """
-    given: list[str] = []
-    string, before = None, ""
+    options: list[str] = []
+    string, before = None, ""  # `before` is the text of the word before
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
         value = script.body.value(word)
         name, equals, _ = word.text.partition("=")
@@ -55,10 +55,10 @@ def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | Non
         if before == "--wrap" or (equals and name == "--wrap"):
             string = word
         elif value is not None:
-            given += [shlex.quote(value)] if name != "--wrap" else []
+            options += [shlex.quote(value)] if name != "--wrap" else []
         elif is_value:  # an unknown value of an option that counts no processes: any value stands for it
-            given.append("1")
+            options.append("1")
         elif not (equals and name.startswith("--")) or name.startswith(_COUNT_OPTIONS):
             return None
         before = word.text
-    return (" ".join(given), string) if string else None
+    return (" ".join(options), string) if string else None

@@ -60,7 +60,9 @@ def largest_allocation(request: ResourceRequest, placement: Placement) -> tuple[
 
     If Slurm hides the nodes, the numbers are upper bounds.
     """
-    request = request.spread(max((partition.nodes for partition in placement.partitions), default=0) or None)
+    request = request.with_most_nodes(
+        max((partition.nodes for partition in placement.partitions), default=0) or None
+    )
     request = replace(request, nodes_min=max(request.nodes, len(hosts(request.options.get("nodelist", "")))))
     gets_whole_nodes = request.is_exclusive or any(partition.exclusive for partition in placement.partitions)
     gets_whole_nodes |= "linear" in placement.settings.get("SelectType", "")

@@ -128,7 +128,7 @@ class Block:
     def only_closes(self) -> bool:
         """Whether the block, after the training, only prints or sets the exit status."""
         return all(
-            (command.test or command.name in CLOSING or _shows(command)) and not _writes(command)
+            (command.is_test or command.name in CLOSING or _shows(command)) and not _writes(command)
             for command in self.outer
         )
 
@@ -142,8 +142,8 @@ def _writes(command: Command) -> bool:
 
 def _is_harmless(command: Command) -> bool:
     """Return whether a command only looks up facts, such as hostname, scontrol, head or `srun hostname`."""
-    if command.test or _writes(command):
-        return command.test
+    if command.is_test or _writes(command):
+        return command.is_test
     words = [word.value or "" for word in command.words]
     if command.name == "srun":
         return any(word in ("hostname", "ip", "getent") for word in words)

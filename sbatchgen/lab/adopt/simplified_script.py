@@ -207,7 +207,7 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
-        is_inner = command.test or command.context.substitution
+        is_inner = command.is_test or command.context.substitution
         starts_none = is_inner or command.name in _NO_PREFIX or not command.words
         if not command.context.top or (launch.is_helper if launch else starts_none):
             continue

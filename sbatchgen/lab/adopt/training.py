@@ -57,7 +57,7 @@ def split_chain(script: JobScript) -> JobScript:
     gaps = [(left.end, right.at) for left, right in pairwise([*before, launch.command])]
     text = script.text
     is_chain = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
-    if not before or before[0].at != home.start or any(left.test for left in before) or not is_chain:
+    if not before or before[0].at != home.start or any(left.is_test for left in before) or not is_chain:
         return script
     for end, at in reversed(gaps):
         blank, _, rest = text[end:at].partition("&&")
@@ -120,7 +120,7 @@ def _note_why_none(draft: Draft) -> None:
         draft.add((other.command.line,), "lost", what)
         return
     for command in reversed(body.commands):
-        if not (command.test or command.context.substitution or command.name in HELPERS | CLOSING):
+        if not (command.is_test or command.context.substitution or command.name in HELPERS | CLOSING):
             draft.add((command.line,), "lost", _not_python(command.name))
             return
 

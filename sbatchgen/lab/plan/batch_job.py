@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
-from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split
+from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split_among_nodes
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts, node_list
 
@@ -85,7 +85,7 @@ def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...
         share, rest = divmod(total, nodes)
         return tuple(share + (number < rest) for number in range(nodes))
     room = min(filter(None, _node_counts(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
-    return split(total, nodes, room or None)
+    return split_among_nodes(total, nodes, room or None)
 
 
 def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
@@ -97,7 +97,7 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
     if asked.gpu_option != "gpus" or asked.gpus_per_node:
         return (asked.gpu_count,) * nodes
     if asked.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_nodes_alone):
-        return split(total, nodes, node_gpus or None)
+        return split_among_nodes(total, nodes, node_gpus or None)
     return (max(total // nodes, 1),) * nodes
 
 

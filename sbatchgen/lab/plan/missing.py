@@ -160,7 +160,7 @@ def expected_needs(body: Body, text: str, folder: str) -> Iterator[Need]:
             kind, words = "program", tuple(tool.words[0] for tool in tools[-1:])
             if not {tool.name for tool in tools[:-1]} <= _STARTERS:
                 continue
-        path = words[0].value if words and not command.test else None
+        path = words[0].value if words and not command.is_test else None
         if path and "/" in path and path[0] in "./" and is_path(path) and text.count(path) == 1:
             yield _need(kind, path, command.line, [TracedCommand(command.line, path, folder)])
 
