@@ -143,7 +143,7 @@ class Command(Placed):
         self.is_test = node.kind in TESTS
         self.ends_script = False  # whether the script ends with this command and has its status
         self._node = node
-        self._nodes = nodes
+        self._nodes = nodes  # the children of the node, and redirections outside of the node
 
     @property
     def background(self) -> bool:

@@ -30,7 +30,7 @@ class Walk:
     assignments: list[Assignment] = field(default_factory=list)  # the assignments outside of commands
     loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, each with its context
     functions: list[Node] = field(default_factory=list)
-    end: int = sys.maxsize  # the offset after an unconditional exit
+    end: int = sys.maxsize  # the offset after an unconditional exit; without one, beyond any text
 
 
 class _Place(NamedTuple):
@@ -56,7 +56,7 @@ _ASSIGNMENT_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
 # Kinds of nodes for words and parts of words.
 _WORD_KINDS = frozenset(("command_name", "string", "concatenation", "expansion"))
-_SUBSTITUTED = re.compile(r"\$\(|`|[<>]\(")  # the start of a substitution
+_SUBSTITUTION_START = re.compile(r"\$\(|`|[<>]\(")
 # Nodes that `record` looks at.
 _RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
 _FOR_CONTEXT = {"loop": True, "branch": True, "condition": False}
@@ -90,6 +90,7 @@ def walk(source: ShellText, context: Context) -> Walk:
     stack = [(source.nodes[0], _Place("", context))]
     while stack:
         stack += walker.enter(*stack.pop())[::-1]
+    # The last command of the script's text, unless an earlier exit ends the script.
     for command in reversed(walker.walk.commands):
         if not (command.context.function or command.context.substitution):
             command.ends_script = True
@@ -98,9 +99,12 @@ def walk(source: ShellText, context: Context) -> Walk:
 
 
 def _may_hold_command(text: str, node: Node, parent: str) -> bool:
-    """Return whether a node may hold a command. Most words hold none. Only whole words are searched."""
-    is_part = node.kind not in _WORD_KINDS or parent in _WORD_KINDS
-    return is_part or _SUBSTITUTED.search(text, node.start, node.end) is not None
+    """Return whether a node may hold a command; a whole word holds one only in a substitution.
+
+    Most words hold none, so a search of the word saves a walk through its nodes.
+    """
+    is_whole_word = node.kind in _WORD_KINDS and parent not in _WORD_KINDS
+    return not is_whole_word or _SUBSTITUTION_START.search(text, node.start, node.end) is not None
 
 
 class _Walker:

@@ -106,7 +106,7 @@ _EXPANSION = re.compile(
     re.DOTALL,
 )
 # The first character of an expansion without $ -> the kind of the piece.
-_KINDS = {"`": "command", "<": "process", ">": "process", "(": "array"}
+_KIND_BY_START = {"`": "command", "<": "process", ">": "process", "(": "array"}
 
 
 def read_word(source: ShellText, at: int, end: int) -> Word:
@@ -115,7 +115,8 @@ def read_word(source: ShellText, at: int, end: int) -> Word:
     if _PLAIN.fullmatch(text, at, end):
         return Word((Piece("text", text[at:end], False, at),), at, end, source)
     if _QUOTED.fullmatch(text, at, end):
-        return Word((Piece("text", text[at + 1 : end - 1], True, at + (text[at] == '"')),), at, end, source)
+        piece_at = at + (text[at] == '"')  # as in `_pieces`, '...' is one piece from its quote on
+        return Word((Piece("text", text[at + 1 : end - 1], True, piece_at),), at, end, source)
     if variable := _ONE_VARIABLE.fullmatch(text, at, end):
         start, stop = variable.span(2)
         piece = Piece("variable", text[start - 1 : stop], bool(variable[1]), start - 1, variable[2])
@@ -145,10 +146,10 @@ def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
             continue
         match = (_QUOTED_PART if quoted else _UNQUOTED_PART).match(text, at, end)
         kind = match.lastgroup if match else None
-        if match is None or kind is None:  # a continued line
+        if match is None or kind is None:  # a backslash and a line break, which bash removes
             at += 2
             continue
-        if kind in ("open", "close"):
+        if kind in ("open", "close"):  # a double quote
             quoted = kind == "open"
         elif kind == "name":
             yield read_expansion(match[0], at, quoted=quoted)
@@ -186,7 +187,7 @@ def read_expansion(text: str, at: int, *, quoted: bool) -> Piece:
     if text.startswith("$"):
         is_command = text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
         return Piece("command" if is_command else "arithmetic", text, quoted, at)
-    return Piece(_KINDS.get(text[0], "text"), text, quoted, at)
+    return Piece(_KIND_BY_START.get(text[0], "text"), text, quoted, at)
 
 
 def split_at_blanks(whole: Word) -> Iterator[Word]:

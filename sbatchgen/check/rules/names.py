@@ -65,16 +65,17 @@ def _intended_variable(name: str) -> str:
     )
     if is_known or len(name) > LONGEST:
         return ""
+    # The longest variable of Slurm at the start of the name: SLURM_JOB_ID of $SLURM_JOB_ID_.
     for end in range(len(name) - 1, len("SLURM_"), -1):
         if name[end] == "_" and name[:end] in SLURM_VARIABLES:
-            rest = name[end:]
-            if rest == "_":  # the underscore belongs to the text after the variable
-                return f"${{{name[:end]}}}{rest}"
+            if name[end:] == "_":  # the underscore belongs to the text after the variable
+                return f"${{{name[:end]}}}_"
             break
-    swapped = sorted(
+    # Variables with the same words in another order, such as SLURM_JOB_ARRAY_ID.
+    reordered = sorted(
         known for known in SLURM_VARIABLES if sorted(known.split("_")) == sorted(name.split("_"))
     )
-    nearest_name = swapped[0] if swapped else nearest(name, sorted(SLURM_VARIABLES), 0.87)
+    nearest_name = reordered[0] if reordered else nearest(name, sorted(SLURM_VARIABLES), 0.87)
     return f"${nearest_name}" if nearest_name else ""
 
 

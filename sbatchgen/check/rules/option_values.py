@@ -105,7 +105,7 @@ def _memory_in_megabytes(job: Job) -> Iterator[Hit]:
             yield Hit(job.at_value(name), what, f"write {value}G for gigabytes, or {value}M")
 
 
-def _is_short(job: Job, name: str) -> bool:
+def _is_named_by_letter(job: Job, name: str) -> bool:
     """Return whether a directive names an option by its letter, such as -p."""
     from sbatchgen.check.script.script import JobScript
 
@@ -122,9 +122,9 @@ def _refused_value(job: Job) -> Iterator[Hit]:
             what = f"Slurm refuses --{option}={text[:80]}: {error}"
             yield Hit(option, what, _example_like(_examples()[f"kind {kind}"].format(option), text))
     partition = job.resources.options.get("partition", "")
-    if partition.startswith("=") and not _is_short(job, "partition"):  # SB111 reports -p=NAME
+    if partition.startswith("=") and not _is_named_by_letter(job, "partition"):  # SB111 reports -p=NAME
         what = f"--partition={partition} asks for a partition named '{partition}': Slurm refuses the job"
-        name = partition.lstrip("=")
+        name = partition.lstrip("=")  # of --partition==NAME
         yield Hit("partition", what, f"--partition={name}" if name else "name one, or remove the line")
     yield from _more_nodes_named(job)
     yield from _privileged_options(job)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.survival import BRIEF
+from sbatchgen.check.rules.survival import BRIEF_PROGRAMS
 from sbatchgen.check.script.script import JobScript
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def _deleted_input(script: JobScript) -> Iterator[Hit]:
                 readers[word.text] = command
     for command in script.named("rm"):
         work_follows = any(
-            other.at > command.end and other.name not in BRIEF for other in script.body.commands
+            other.at > command.end and other.name not in BRIEF_PROGRAMS for other in script.body.commands
         )
         for word in command.words[1:] if work_follows and command.context.top else ():
             reader = readers.get(word.text)

@@ -78,8 +78,8 @@ def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
             has_rendezvous = launch.launcher and launch.launcher.option("rdzv-backend")
             if has_rendezvous and re.search("node[-_]rank", launch.command.text):
                 continue  # the rendezvous gives each node its rank, whatever --node-rank says
-            gets = "the GPUs of the first node" if name in NODE_VARIABLES else "the batch script's value"
-            what = f"${name} is expanded before srun starts: all {tasks} tasks get {gets}"
+            value = "the GPUs of the first node" if name in NODE_VARIABLES else "the batch script's value"
+            what = f"${name} is expanded before srun starts: all {tasks} tasks get {value}"
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
@@ -101,7 +101,8 @@ def _unawaited_background(script: JobScript) -> Iterator[Hit]:
     command = background[-1].command
     context = command.context
     is_single_stage = not command.pipe or len(command.pipe.stages) == 1
-    if context.function or context.substitution or context.trap or (context.branch and not context.loop):
+    is_conditional = context.branch and not context.loop
+    if context.function or context.substitution or context.trap or is_conditional:
         return
     may_wait = script.body.traps or script.sources_commands
     if may_wait or script.named("eval", "wait", "coproc", "fg", "exec"):
@@ -111,7 +112,7 @@ def _unawaited_background(script: JobScript) -> Iterator[Hit]:
     rest = [other for other in following if id(other) not in same_pipe and not other.context.function]
     if rest and not is_single_stage:
         return
-    # Other programs of a loop that also run in the background keep the script no longer.
+    # The script does not wait for a program of a loop that also runs in the background.
     foreground = [
         other
         for other in rest

@@ -116,8 +116,8 @@ def _unreached_handler(script: JobScript) -> Iterator[Hit]:
         what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
         yield Hit("signal", what, to_batch)
         return
-    started = any(launch.step or launch.mpi for launch in script.launches)
-    if script.trainings and not script.starts_unseen and not started:
+    starts_step = any(launch.step or launch.mpi for launch in script.launches)
+    if script.trainings and not script.starts_unseen and not starts_step:
         what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
@@ -160,8 +160,8 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
             signal = _signal_name(script.body.value(word) or "?")
             if signal not in ("USR1", "USR2") or command.words[1].text in ("-", "''", '""'):
                 continue
-            others = script.text.replace(script.body.source.text[command.at : command.end], "")
-            if signal in others or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", others):
+            rest = script.text.replace(script.body.source.text[command.at : command.end], "")
+            if signal in rest or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", rest):
                 continue  # the script may send the signal itself
             what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
             yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
@@ -245,13 +245,13 @@ def _self_submission(script: JobScript) -> Iterator[Hit]:
                     continue  # usually if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
                 what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
                 what += "only scancel stops a job that submits itself"
-                yield Hit(script.at_word(word), what, _SUCCESSOR)
+                yield Hit(script.at_word(word), what, _SUCCESSOR_FIX)
             elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == file_name:
                 what = "each job submits the next one, even if it failed: only scancel stops this"
-                yield Hit(script.at_word(command), what, _SUCCESSOR)
+                yield Hit(script.at_word(command), what, _SUCCESSOR_FIX)
 
 
-_SUCCESSOR = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
+_SUCCESSOR_FIX = "--requeue with a limit on SLURM_RESTART_COUNT, or --array=1-10%1"
 
 
 @RULES.add(
@@ -278,7 +278,7 @@ def _unsatisfied_dependency(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_word(word), what.replace("this job", "the new job"), f"add {option}")
 
 
-BRIEF = programs("brief")  # programs that end in a moment
+BRIEF_PROGRAMS = programs("brief")  # programs that end in a moment
 
 
 def _submits_own_successor(command: Command, script: JobScript) -> bool:
@@ -290,7 +290,9 @@ def _submits_own_successor(command: Command, script: JobScript) -> bool:
     names_own_job = {"SLURM_JOB_ID", "SLURM_JOBID"} & {
         name for word in command.words for name in word.variables
     }
-    return bool(names_own_job) and command.context.top and all(other.name in BRIEF for other in later)
+    return (
+        bool(names_own_job) and command.context.top and all(other.name in BRIEF_PROGRAMS for other in later)
+    )
 
 
 @RULES.add(

@@ -50,7 +50,7 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
     sets: dict[str, list[Assignment]] = {}
     for setting in body.sets:
         sets.setdefault(setting.name, []).append(setting)
-    unset: dict[str, VariableUse] = {}
+    unset: dict[str, VariableUse] = {}  # the first use of each variable that the script does not set
     seen = set(ALWAYS_SET | SITE_VARIABLES)  # variables that are set, tested or already reported
     for word in (word for test in body.tests for word in test.words):
         seen.add(word.only_piece.name if word.only_piece else word.text)
@@ -95,8 +95,9 @@ def _index_outside_list(script: JobScript) -> Iterator[Hit]:
         index = worst + offset
         if index >= count or index < 0:
             what = f"task {worst} of the array takes {use.name}[{index}], and {use.name} has {count} "
-            what += "elements, "
-            what += f"0 to {count - 1}: " + ("it is empty" if index >= 0 else "bash counts from the end")
+            what += f"elements, 0 to {count - 1}: " + (
+                "it is empty" if index >= 0 else "bash counts from the end"
+            )
             fix = f"--array={-offset}-{count - 1 - offset}"
             yield Hit(script.at_start(use), what, fix)
             return

@@ -86,8 +86,8 @@ class JobScript(Job):
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
         """The options of the site's plugins; the options of well-known plugins if the profile has no list."""
-        if (named := self.profile.plugin_options) is not None:
-            return plugin_specs((*named, *self.known_options))
+        if (listed := self.profile.plugin_options) is not None:
+            return plugin_specs((*listed, *self.known_options))
         return (*known_plugins_in(self.text), *plugin_specs(self.known_options))
 
     @cached_property
