@@ -287,12 +287,9 @@ def _submits_own_successor(command: Command, script: JobScript) -> bool:
     The job then almost certainly succeeds, so its successor starts.
     """
     later = (other for other in script.body.commands if other.at > command.end)
-    names_own_job = {"SLURM_JOB_ID", "SLURM_JOBID"} & {
-        name for word in command.words for name in word.variables
-    }
-    return (
-        bool(names_own_job) and command.context.top and all(other.name in BRIEF_PROGRAMS for other in later)
-    )
+    names = {name for word in command.words for name in word.variables}
+    names_own_job = not names.isdisjoint(("SLURM_JOB_ID", "SLURM_JOBID"))
+    return names_own_job and command.context.top and all(other.name in BRIEF_PROGRAMS for other in later)
 
 
 @RULES.add(
