@@ -76,7 +76,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
     from sbatchgen.jobs.runs.status import run_states
 
     try:
-        between = bill.month(month) if month else bill.ALWAYS
+        between = bill.month_bounds(month) if month else bill.ALWAYS
     except ValueError as error:
         fix = f"as in: --month {time.strftime('%Y-%m')}"
         raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error

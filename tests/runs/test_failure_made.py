@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.failure import causes
+from sbatchgen.jobs.runs.failure import known_causes
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import fit_the_schema
@@ -201,9 +201,9 @@ def test_each_cause_has_its_words_and_its_source() -> None:
         | {cause for *_, cause in JOBS.values()}
     )
     of_effects = {"torchrun-signal"}  # tests/runs/test_failure.py has them beside their causes
-    assert {known.cause for known in causes()} - of_effects == tested - {
+    assert {known.cause for known in known_causes()} - of_effects == tested - {
         "own-words",
         "setup",
     }  # these are of no text
-    assert all(known.source and (known.log or known.ended) for known in causes())
-    assert len({known.cause for known in causes()}) == len(causes())
+    assert all(known.source and (known.log or known.ended) for known in known_causes())
+    assert len({known.cause for known in known_causes()}) == len(known_causes())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.failure import crash
+from sbatchgen.jobs.runs.failure import crash_line
 from tests.cluster.fixtures import FIRST, on_one_release
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -44,7 +44,7 @@ ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
     ],
 )
 def test_what_says_that_a_program_has_crashed(text: str, line: int) -> None:
-    seen = crash([*enumerate(text.splitlines(), 1)])
+    seen = crash_line([*enumerate(text.splitlines(), 1)])
     assert (seen[0] if seen else 0) == line
 
 

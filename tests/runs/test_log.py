@@ -143,7 +143,7 @@ def test_the_last_lines_of_a_log_are_found_from_its_end(
 
 
 def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "FURTHEST", 100)
+    monkeypatch.setattr(job_log, "TAIL_BYTES", 100)
     monkeypatch.setattr(job_log, "PIECE", 10)
     (tmp_path / "log").write_text("x" * 1000 + "end")
     assert b"".join(job_log.Tail(tmp_path / "log", last=20).more()) == b"x" * 97 + b"end"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.failure import FailureText, FixFacts, causes
+from sbatchgen.jobs.runs.failure import FailureText, FixFacts, known_causes
 from sbatchgen.jobs.runs.index import Index, place
 from sbatchgen.jobs.runs.record import read_record
 from tests.cluster.slurm import Cluster
@@ -41,14 +41,15 @@ KINDS = {
         "--yes",
     ),
 }
-TO_TYPE = {known.cause for known in causes() if "{resume" in f"{known.fix}{known.fix_without_gpus}"}
-BY_SLURM = {known.cause for known in causes() if known.rank in ("outside", "limit")}  # whatever the log says
+TO_TYPE = {known.cause for known in known_causes() if "{resume" in f"{known.fix}{known.fix_without_gpus}"}
+# Causes that Slurm shows, whatever the log says
+BY_SLURM = {known.cause for known in known_causes() if known.rank in ("outside", "limit")}
 SEEN = {each["cause"]: ("FAILED 1:0", each["log"]) for each in RECORDED["seen"]}
 ENDS = {cause: (ended, "") for cause, ended in ENDED}
 CAUSES = {cause: (ENDS | SEEN if cause not in BY_SLURM else ENDS)[cause] for cause in sorted(TO_TYPE)}
 
 
-@pytest.mark.parametrize("known", causes(), ids=lambda known: known.cause)
+@pytest.mark.parametrize("known", known_causes(), ids=lambda known: known.cause)
 def test_the_fix_for_a_finished_script_names_nothing_of_a_rendered_job(known: FailureText) -> None:
     fix = known.fix_for(FixFacts(is_script=True)).replace("{resume:--env", "")  # export in the script
     assert not re.search(r"--(?:env|launcher|runtime|bind|workers|resume)\b|in the profile,", fix)

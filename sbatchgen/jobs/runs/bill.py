@@ -9,7 +9,7 @@ from sbatchgen.base.units import elapsed
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.usage import accounted, run_usage
 
-ALWAYS = (0.0, float("inf"))
+ALWAYS = (0.0, float("inf"))  # the begin and end of all time, in seconds since 1970
 
 
 @frozen(kw_only=True)
@@ -34,7 +34,7 @@ class Bill:
     problems: tuple[str, ...] = ()  # why something is not known
 
 
-def month(text: str) -> tuple[float, float]:
+def month_bounds(text: str) -> tuple[float, float]:
     """Return when a month such as 2026-11 and the next month begin by the local clock, in seconds since 1970.
 
     Raises ValueError if the text is not a month.
@@ -50,35 +50,36 @@ def make_bill(
 ) -> Bill:
     """Return the cost of the jobs that were submitted between two times, in seconds since 1970.
 
-    Runs without such a job have no row. sacct is asked once for all runs.
+    A run that submitted no job in this time has no row. sacct is asked once for all runs.
     """
-    chosen = {
+    chosen_jobs = {
         state.run.name: [job for job in state.jobs if _is_in(job.submitted, between)] for state in states
     }
-    by_sacct, problems = accounted([state for state in states if chosen[state.run.name]], environment)
+    by_sacct, problems = accounted([state for state in states if chosen_jobs[state.run.name]], environment)
     rows = []
     for state in states:
-        if not (jobs := chosen[state.run.name]):
+        if not (jobs := chosen_jobs[state.run.name]):
             continue
         usage = run_usage(state, environment, by_sacct)
         problems += usage.problems
         starts = [start for start in usage.starts if start.job in {job.id for job in jobs}]
-        times = [start for start in starts if start.used_s]
+        timed = [start for start in starts if start.used_s]
         row = RunCost(
             name=state.run.name,
             folder=str(state.run.folder),
             jobs=len(jobs),
             unknown=len({start.job for start in starts if not start.used_s}),
-            used_s=sum(start.used_s for start in times),
-            gpu_hours=sum((start.gpus or 0) * start.used_s for start in times) / 3600,
-            cpu_hours=sum((start.cpus or 0) * start.used_s for start in times) / 3600,
+            used_s=sum(start.used_s for start in timed),
+            gpu_hours=sum((start.gpus or 0) * start.used_s for start in timed) / 3600,
+            cpu_hours=sum((start.cpus or 0) * start.used_s for start in timed) / 3600,
         )
         rows.append(row)
     return Bill(runs=tuple(rows), total=_sum(rows), problems=tuple(dict.fromkeys(problems)))
 
 
-def _is_in(moment: float, between: tuple[float, float]) -> bool:
-    return between[0] <= moment < between[1]
+def _is_in(time_s: float, between: tuple[float, float]) -> bool:
+    begin, end = between
+    return begin <= time_s < end
 
 
 def _sum(rows: Sequence[RunCost]) -> RunCost:

@@ -10,6 +10,7 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.runs import process, stall
 from sbatchgen.jobs.runs.events import STATUS
 from sbatchgen.jobs.runs.failure import (
+    OWN_MESSAGE,
     Failure,
     FixFacts,
     failures,
@@ -20,15 +21,16 @@ from sbatchgen.jobs.runs.failure import (
     unexplained_exception,
 )
 from sbatchgen.jobs.runs.fix_for_run import next_start
-from sbatchgen.jobs.runs.job_end import JobEnd, says_failed
+from sbatchgen.jobs.runs.job_end import JobEnd, training_failed
 from sbatchgen.jobs.runs.program_states import ProgramState
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.seen_jobs import is_local
 from sbatchgen.jobs.runs.submitted_scripts import parsed_script
 
-_EXIT_STATUS = re.compile(r"FAILED [1-9]\d*:0")
-_WAITS = "most often a process waits for another that has ended, or for a file or the network"
-SETUP_ENDS = "set +eu "  # a rendered script's line after a setup that sets options of bash
+_FAILED_WITH_STATUS = re.compile(r"FAILED [1-9]\d*:0")  # in the form of failures.yaml: "FAILED 1:0"
+_WHY_IT_WAITS = "most often a process waits for another that has ended, or for a file or the network"
+# The start of the line in a rendered script that undoes `set -e` and `set -u` of the profile's setup.
+SETUP_ENDS = "set +eu "
 
 
 def likely_causes(end: JobEnd) -> Sequence[Failure]:
@@ -43,7 +45,7 @@ def likely_causes(end: JobEnd) -> Sequence[Failure]:
 def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
     """Return the causes that Slurm and the logs show.
 
-    Without any, return the reason in status.json, or the setup line that ended the script silently.
+    If they show none, return the reason in status.json, or the `set -e` of a setup that ended the script.
     """
     run, ended = end.state.run, _end_by_slurm(end)
     script = end.state.plain.script if end.state.plain else parsed_script(run.folder, end.job.id)
@@ -55,15 +57,15 @@ def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
     ]
     if causes := merge_causes(by_log or [failures(ended, (), run.name, facts)]):
         return causes
-    if end.training and says_failed(end.training, end.job):
+    if end.training and training_failed(end.training, end.job):
         why = end.training.reason
-        failure = Failure(cause="own-words", rank="own", means=why, fix="", says=why)
         causes = failures("", [(0, why)], run.name, _larger_request(end, script))
         if why and not causes:
-            causes = [failure]
+            causes = [Failure(cause=OWN_MESSAGE, rank="own", means=why, fix="", says=why)]
         return [replace(cause, file=str(end.folder / STATUS)) for cause in causes]
-    is_empty = end.logs and not any(end.logs.values())
-    return _ends_of_setup(script) if script and is_empty and _EXIT_STATUS.fullmatch(ended) else ()
+    is_silent = end.logs and not any(end.logs.values())
+    has_status = _FAILED_WITH_STATUS.fullmatch(ended)
+    return _causes_in_setup(script) if script and is_silent and has_status else ()
 
 
 def _end_by_slurm(end: JobEnd) -> str:
@@ -102,33 +104,35 @@ def _larger_request(end: JobEnd, script: JobScript | None) -> FixFacts:
 def _with_places(
     causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str, *, by_slurm: bool
 ) -> Iterator[Failure]:
-    """Yield the causes of a log with its path and the place that raised them; then an unexplained exception.
+    """Yield the causes of a log, with the log's path and the place in the code where each was raised.
 
-    `by_slurm`: Slurm has ended the job, so exceptions after its message follow from that end.
+    If the causes explain nothing, an exception that failures.yaml doesn't know follows. `by_slurm`: Slurm has
+    ended the job, so exceptions after its message follow from that end.
     """
     for cause in causes:
         place = place_of_exception(log, cause.line) if cause.line else ""
         means = f"{cause.means} ({place})" if place else cause.means
-        yield replace(cause, means=means, file=path * bool(cause.says))
+        yield replace(cause, means=means, file=path if cause.says else "")
     number, says = unexplained_exception(lines_before_end(log) if by_slurm else log) or (0, "")
     place = place_of_exception(log, number) if number else ""
-    if place and all(cause.rank in ("effect", "limit") for cause in causes):
+    explain_nothing = all(cause.rank in ("effect", "limit") for cause in causes)
+    if place and explain_nothing:
         fix = "the lines above it in the log show how the program came there"
         texts = {"means": f"{says} ({place})", "fix": fix, "says": says, "file": path}
         yield Failure(cause="exception", rank="cause", line=number, **texts)
 
 
 def _with_standstill(causes: Sequence[Failure], record: Record, end: JobEnd) -> Sequence[Failure]:
-    """Return the causes; if the run stood still until its time limit, that cause replaces the limit."""
+    """Return the causes; if the run stood still until its time limit, "stood-still" replaces the limit."""
     row = end.row
-    is_limit = any(cause.rank == "limit" for cause in causes)
-    if not (row and row.start and row.end and is_limit):
+    reached_limit = any(cause.rank == "limit" for cause in causes)
+    if not (row and row.start and row.end and reached_limit):
         return causes
     quiet = stall.stalled_at_end(record, end.folder, row.start.timestamp(), row.end.timestamp(), end.task)
     if quiet is None:
         return causes
     means = f"it stood still until its time limit: {quiet.says}"
-    fix = f"sbatchgen logs {record.run} --lines 20 shows where{ALSO}more time does not help: {_WAITS}"
+    fix = f"sbatchgen logs {record.run} --lines 20 shows where{ALSO}more time does not help: {_WHY_IT_WAITS}"
     still = Failure(cause="stood-still", rank="cause", means=means, fix=fix)
     return [still, *(cause for cause in causes if cause.rank != "limit")]
 
@@ -143,25 +147,25 @@ def _causes_of_program(
     if program is None or program.state != "failed":
         yield from causes
         return
-    its_end = f"{program.name} on "  # the script's line about the failed program begins so
-    others = [cause for cause in causes if cause.rank not in ("effect", "limit")]
-    explained = [cause for cause in others if not cause.means.startswith(its_end)]
-    for cause in explained:
+    report = f"{program.name} on "  # the start of the script's own line about the failed program
+    candidates = [cause for cause in causes if cause.rank not in ("effect", "limit")]
+    real_causes = [cause for cause in candidates if not cause.means.startswith(report)]
+    for cause in real_causes:
         yield replace(cause, means=f"{program.says}: {cause.means}")
-    if not explained:
+    if not real_causes:
         fix = f"sbatchgen logs {end.state.run.name} --program {program.name} shows what it did"
         if program.why.startswith("was not ready"):
             key = f"programs.{program.name.partition('.')[0]}.ready"
             fix += f"{ALSO}if it needs more time: within: under {key}"
             fix += f"{ALSO}if only its first node answers: hosts: first under {key}" * ("," in program.nodes)
-        path = next((path for path, lines in end.logs.items() if lines), "")
+        path = next((path for path, lines in end.logs.items() if lines), "")  # the first log with lines
         line, says = next(iter(suspicious_lines(end.logs[path])[-1:]), (0, "")) if path else (0, "")
         texts = {"means": program.says, "fix": fix, "says": says, "file": path}
         yield Failure(cause="program", rank="own", line=line, **texts)
 
 
 def _with_hang(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
-    """Return the causes; if the launcher's watcher has reported a hanging rank, the hang comes first."""
+    """Return the causes; if the launcher's watcher has reported a hanging rank, this hang comes first."""
     row, folder = end.row, end.folder
     if not (row and row.start and row.end):
         return causes
@@ -174,8 +178,8 @@ def _with_hang(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
     return [hung, *(cause for cause in causes if cause.rank not in ("limit", "effect"))]
 
 
-def _ends_of_setup(script: JobScript) -> list[Failure]:
-    """Return a cause for each `set -e` in a profile's setup, which can end a script before it prints."""
+def _causes_in_setup(script: JobScript) -> list[Failure]:
+    """Return a cause for each setup that has set `set -e`, which ends a script without a message."""
     means = "a command in the profile's setup failed: its `set -e` ends the script without a message"
     fix = "run the lines above that one on a node; with `set -x` in setup the log shows each command"
     return [

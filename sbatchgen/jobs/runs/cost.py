@@ -19,12 +19,12 @@ from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.usage import run_usage
 
 UNKNOWN = "-"
-TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of figures
+TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of the table's rows
 # The advised amount divided by the amount in use; larger for CPUs, because their use is only an average.
 MARGIN, CPU_MARGIN = 1.25, 1.5
 MIN_MARGIN_MIB = 1024  # the least margin of memory, for programs other than the training
-BUSY, IDLE = 0.8, 0.5  # CPUs are busy if a larger share of them is in use, idle if a smaller one
-WAITS, SELDOM = 0.15, 0.05  # shares of time in which a training waits for data: too long, and negligible
+BUSY, IDLE = 0.8, 0.5  # CPUs are busy if a larger share of them is in use, idle if a smaller share is
+LONG_WAIT, SHORT_WAIT = 0.15, 0.05  # shares of the time waiting for data: too much, and negligible
 
 
 @frozen(kw_only=True)
@@ -73,42 +73,44 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     """Return the cost of a run so far."""
     usage = run_usage(state, environment)
     starts, trained, newest = usage.starts, usage.trained, usage.starts[-1]
-    used, seconds = [start.used_s for start in starts], sum(_figures(trained, "seconds"))
+    used_s, seconds = [start.used_s for start in starts], sum(_figures(trained, "seconds"))
     done = _is_done(state)
     memory = [
         *_figures(trained, "memory_bytes"),
         *(start.memory_bytes for start in starts if start.memory_bytes),
     ]
     fullest = max(trained, key=lambda facts: facts.get("gpu_reserved_bytes", 0.0), default={})
-    busy = [(facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts]
-    by_slurm = _rate([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
-    by_trainer = _rate([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
+    percent_and_s = [
+        (facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts
+    ]
+    cpus_by_slurm = _rate([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
+    cpus_by_trainer = _rate([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
     report = Report(
         name=state.run.name,
         state=DONE if done else words(state.last) if state.last else "no job",
         done=done and all(job.ended for job in state.jobs),
         source=usage.source,
         jobs=len(state.jobs),
-        starts=usage.count if all(used) or usage.count > len(state.jobs) else None,
+        starts=usage.count if all(used_s) or usage.count > len(state.jobs) else None,
         **{name: getattr(newest, name) for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")},
-        used_s=sum(used) if all(used) else None,
+        used_s=sum(used_s) if all(used_s) else None,
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
-        # Both sources miss processes, so the greater number is nearer
-        cpus_used=max((mean for mean in (by_slurm, by_trainer) if mean is not None), default=None),
-        memory_bytes=_whole(max(memory, default=None)),
-        gpu_utilization=_rate([(percent * time, time) for percent, time in busy]),
-        gpu_allocated_bytes=_whole(fullest.get("gpu_allocated_bytes")),
-        gpu_reserved_bytes=_whole(fullest.get("gpu_reserved_bytes")),
-        gpu_bytes=_whole(fullest.get("gpu_bytes")),
-        processes=_whole(trained[-1].get("processes")) if trained else None,
+        # Each source misses some processes, so the greater number is nearer to the truth
+        cpus_used=max((cpus for cpus in (cpus_by_slurm, cpus_by_trainer) if cpus is not None), default=None),
+        memory_bytes=_as_int(max(memory, default=None)),
+        gpu_utilization=_rate([(percent * time, time) for percent, time in percent_and_s]),
+        gpu_allocated_bytes=_as_int(fullest.get("gpu_allocated_bytes")),
+        gpu_reserved_bytes=_as_int(fullest.get("gpu_reserved_bytes")),
+        gpu_bytes=_as_int(fullest.get("gpu_bytes")),
+        processes=_as_int(trained[-1].get("processes")) if trained else None,
         samples_per_s=sum(_figures(trained, "samples")) / seconds if seconds else None,
         waiting=min(sum(_figures(trained, "data_s")) / seconds, 1.0) if seconds else None,
         programs=tuple(state.programs),
         problems=tuple(usage.problems),
     )
-    killed = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
-    return replace(report, advice=tuple(_advice(report, usage.request, killed=killed)))
+    out_of_memory = any(job.state == "OUT_OF_MEMORY" for job in state.jobs)
+    return replace(report, advice=tuple(_advice(report, usage.request, out_of_memory=out_of_memory)))
 
 
 def _is_done(state: RunState) -> bool:
@@ -120,6 +122,7 @@ def _is_done(state: RunState) -> bool:
 
 
 def _figures(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:
+    """Return the values of a field in the events "resources" that have the field."""
     return [facts[name] for facts in trained if name in facts]
 
 
@@ -135,18 +138,19 @@ def _rate(pairs: Sequence[tuple[float, float]]) -> float | None:
     return sum(amount for amount, _ in pairs) / sum(time for _, time in pairs) if pairs else None
 
 
-def _whole(value: float | None) -> int | None:
+def _as_int(value: float | None) -> int | None:
     return None if value is None else int(value)
 
 
-def _advice(report: Report, request: ResourceRequest | None, *, killed: bool) -> Iterator[Advice]:
+def _advice(report: Report, request: ResourceRequest | None, *, out_of_memory: bool) -> Iterator[Advice]:
     """Yield advice on each resource of the next request for which there are enough figures."""
+    # The time of an array is the sum of its tasks, and the limit holds for each task.
     if report.done and report.used_s and report.limit_s and not (request and "array" in request):
         step = 300 if report.used_s < 3600 else 1800
         needed = Duration(math.ceil(report.used_s * MARGIN / step) * step)
         why = "a quarter more than it took in all"
         yield Advice(about=TIME, option="--time", value=str(needed), why=why)
-    if report.done and report.memory_bytes and report.memory_mib and not killed:
+    if report.done and report.memory_bytes and report.memory_mib and not out_of_memory:
         yield from _memory(request, report.memory_bytes / (1 << 20), report.memory_mib)
     if report.cpus_used is not None and report.cpus and report.waiting is not None:
         yield from _cpus(report, request, report.cpus_used, report.cpus, report.waiting)
@@ -173,12 +177,13 @@ def _cpus(
     report: Report, request: ResourceRequest | None, used: float, had: int, waiting: float
 ) -> Iterator[Advice]:
     """Yield advice on CPUs: more if the training waited for data, fewer if most of them were idle."""
-    if waiting >= WAITS:
+    if waiting >= LONG_WAIT:
         why = "it waited for data and CPUs were free: most likely more --workers help, or faster storage"
         if used >= BUSY * had:
             why = "it waited for data and the CPUs were busy: most likely more CPUs and --workers help"
         yield Advice(about=CPUS, option="", value="", why=why)
-    elif waiting < SELDOM and used < IDLE * had and request and "exclusive" not in request:
+    elif waiting < SHORT_WAIT and used < IDLE * had and request and "exclusive" not in request:
+        # `per_part` CPUs for each of `parts` tasks or GPUs
         option, per_part = "--cpus-per-task", request.cpus_per_task or 1
         parts = request.tasks_per_node * request.nodes
         if request.cpus_per_gpu and report.gpus:
@@ -191,7 +196,7 @@ def _cpus(
 
 
 def in_short(report: Report) -> str:
-    """Return in a line what a run used of its time, memory, CPUs and GPUs; "" if nothing is known."""
+    """Return a line with the time, memory, CPUs and GPUs that a run used; "" if nothing is known."""
     return ", ".join(
         f"{name} {used}" + (f" of {had}" if had != UNKNOWN and name != GPUS else "")
         for name, had, used, _ in _rows(report)
@@ -204,21 +209,21 @@ def as_text(report: Report) -> str:
     cost = [counted(count, noun) for count, noun in ((report.jobs, "job"), (report.starts, "start")) if count]
     hours = [(report.gpu_hours, "GPU-hours"), (report.cpu_hours, "CPU-hours")]
     cost += [f"{count:,.2f} {noun}" for count, noun in hours if count]
-    had = "ALLOCATED" if report.source == "sacct" else "ASKED FOR"
-    parts = [
+    heading = ("", "ALLOCATED" if report.source == "sacct" else "ASKED FOR", "USED", "NEXT TIME")
+    paragraphs = [
         [f"{report.name}: {report.state}; {', '.join(cost)}"],
-        [table([("", had, "USED", "NEXT TIME"), *_rows(report)]).removesuffix("\n")],
+        [table([heading, *_rows(report)]).removesuffix("\n")],
         [f"program {program.name}: {program.state} {program.why}".rstrip() for program in report.programs],
         [f"{advice.about}: {advice.why}" for advice in report.advice],
-        [f"{UNKNOWN} {text}" for text in _missing(report)],
+        [f"{UNKNOWN} {text}" for text in _sources_of_unknown(report)],
     ]
-    return visible("\n\n".join("\n".join(part) for part in parts if part)) + "\n"
+    return visible("\n\n".join("\n".join(lines) for lines in paragraphs if lines)) + "\n"
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
     """Yield the rows of the table: a resource, what the run had, what it used, and the next request."""
-    on_shards = not report.gpus and report.gpu_utilization is not None
-    had_gpus = "shards" if on_shards else _shown(report.gpus)
+    has_shards = not report.gpus and report.gpu_utilization is not None
+    had_gpus = "shards" if has_shards else _shown(report.gpus)
     next_time = {advice.about: f"{advice.option} {advice.value}" for advice in report.advice if advice.option}
     for name, had, used in (
         (TIME, _shown(report.limit_s, elapsed), _shown(report.used_s, elapsed)),
@@ -233,7 +238,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, str]]:
             yield name, had, used, next_time.get(name, "")
 
 
-def _missing(report: Report) -> Iterator[str]:
+def _sources_of_unknown(report: Report) -> Iterator[str]:
     """Yield a sentence about each unknown figure and its source."""
     if report.used_s is None:
         yield "time: sacct has it where Slurm keeps accounting"

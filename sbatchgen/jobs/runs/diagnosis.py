@@ -11,7 +11,7 @@ from sbatchgen.jobs.runs import stall
 from sbatchgen.jobs.runs.causes import likely_causes
 from sbatchgen.jobs.runs.failure import (
     Failure,
-    crash,
+    crash_line,
     suspicious_lines,
 )
 from sbatchgen.jobs.runs.fix_for_run import fixes_for_run
@@ -25,16 +25,16 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import reason
 
 MAX_CAUSES = 3  # causes that people are shown
-MAX_LINE = 300  # characters of a line of the log
-# Fixes for a run that stands still, and for a run whose log is empty.
+MAX_LINE = 300  # characters of a log's line that are shown
+# Fixes for a run that stands still ("stall"), and for a run whose log is empty ("silent").
 _SHOW_STALL = (
     "sbatchgen logs {run} --lines 20 shows where" + ALSO
     + "sbatchgen exec {run} -- top -b -n 1 shows whether it computes" + ALSO
 )  # fmt: skip
 _END_STALL = _SHOW_STALL + "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 _END_STALL_OF_PLAIN = _SHOW_STALL + "if it does not continue: scancel {id}"
-_SILENT = "let the script show each command: set -x after its directives"
-_PRINTS_NOTHING = "{trainer} has printed nothing: let it print what it does, or start it by hand"
+_TRACE_SCRIPT = "let the script show each command: set -x after its directives"
+_TRAINER_SILENT = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 
 
 class LogLine(TypedDict):
@@ -72,30 +72,32 @@ def is_failed(state: RunState) -> bool:
 def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", job_id: str = "") -> Diagnosis:
     """Return what happened to a run; in an array or a sweep, to `task` or else the first task that failed.
 
-    A point of a sweep may have run in several jobs: `job_id` names the job to diagnose.
+    A point of a sweep may have run in several jobs: `job_id` names the job to diagnose, or "" the newest.
     """
     run, says = state.run.name, headline(state)
     if state.sweep:
-        bad = [str(number) for number in state.sweep.numbers_by_state.get(FAILED, ())]
-        task = task or next(iter(bad), "")
-        is_older = job_of(state, task, job_id) != job_of(state, task)
-        if task not in bad and not is_older:
+        failed_points = [str(number) for number in state.sweep.numbers_by_state.get(FAILED, ())]
+        task = task or next(iter(failed_points), "")
+        is_older_job = job_of(state, task, job_id) != job_of(state, task)
+        if task not in failed_points and not is_older_job:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
     job, record = job_of(state, task, job_id)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     end = read_end(state, job, record, task, environment)
-    hidden = bool(not end.failed and end.ended and next(filter(None, map(crash, end.logs.values())), None))
+    has_hidden_crash = not end.failed and end.ended and any(map(crash_line, end.logs.values()))
+    is_forgotten = end.ended and not end.name  # Slurm has forgotten the job; its log may show a cause
     causes: Sequence[Failure] = ()
-    if end.failed or hidden or (end.ended and not end.name):  # the log of a job that Slurm forgot may say why
+    if end.failed or has_hidden_crash or is_forgotten:
         causes = [*fixes_for_run(likely_causes(end), end, environment)]
-    failed = end.failed or bool(hidden or causes)
-    says, fix = _says(end, says, failed=failed, hidden=hidden), "" if failed else _fix_for_wait(state)
-    if state.quiet:
+    failed = end.failed or has_hidden_crash or bool(causes)
+    says = _end_in_words(end, says, failed=failed, hidden=has_hidden_crash)
+    fix = "" if failed else _fix_for_wait(state)
+    if state.quiet:  # a hanging rank is named first
         texts = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
         end_stall = _END_STALL_OF_PLAIN if state.plain else _END_STALL
         says, fix = "; ".join(texts), end_stall.format(id=state.plain.id if state.plain else "", run=run)
-    log = _log(end)
+    log = _log_to_show(end)
     bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
         run=run,
@@ -110,10 +112,10 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     )
 
 
-def _says(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
-    """Return how a job or a task ended, in words that begin with the headline `says` of its run.
+def _end_in_words(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
+    """Return how a job or a task ended, in words; those of a job begin with the headline `says` of its run.
 
-    `hidden`: a program crashed, but the job continued and ended well.
+    `hidden`: a program crashed, but the job continued and ended with status 0.
     """
     if end.task:
         unit = "point" if end.state.sweep else "task"
@@ -140,18 +142,18 @@ def _fix_for_wait(state: RunState) -> str:
     return reason(waits[0].reason, waits[0].id).fix if waits else ""
 
 
-def _log(end: JobEnd) -> str:
+def _log_to_show(end: JobEnd) -> str:
     """Return the first log with a crash, else the first with lines, else the first; "" without logs."""
-    crashed = [path for path, lines in end.logs.items() if crash(lines)]
+    crashed = [path for path, lines in end.logs.items() if crash_line(lines)]
     written = [path for path, lines in end.logs.items() if lines]
     return next(iter([*crashed, *written, *end.logs]), "")
 
 
 def _fix_for_silence(end: JobEnd, causes: Sequence[Failure]) -> str:
-    """Return a fix for a user's own trainer that ended without a word; "" in other cases."""
+    """Return a fix for a user's own trainer that ended without printing anything; "" in other cases."""
     trainer = end.record.value("trainer") if end.record else ""
     is_silent = end.logs and not any(end.logs.values()) and not causes
-    return _PRINTS_NOTHING.format(trainer=trainer) if trainer and is_silent else ""
+    return _TRAINER_SILENT.format(trainer=trainer) if trainer and is_silent else ""
 
 
 def as_text(diagnosis: Diagnosis) -> str:
@@ -162,7 +164,7 @@ def as_text(diagnosis: Diagnosis) -> str:
         lines += fix_lines(diagnosis.fix, indent=2)
         return "".join(f"{one_line(line)}\n" for line in lines)
     shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
-    if all(cause.rank == "limit" for cause in shown):  # nothing else is known: an effect may help
+    if all(cause.rank == "limit" for cause in shown):  # no other cause is known, so an effect may help
         shown += [cause for cause in diagnosis.causes if cause.rank == "effect"][:1]
     shown = shown[:MAX_CAUSES]
     for number, cause in enumerate(shown):
@@ -171,11 +173,11 @@ def as_text(diagnosis: Diagnosis) -> str:
             lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:MAX_LINE]}")
         lines += fix_lines(cause.fix, indent=2)
     if not shown:
-        empty = f"; its log is empty: {log}" if log else ""
-        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else empty))
+        silence = f"; its log is empty: {log}" if log else ""
+        lines.append("no known cause" + ("; of its log:" if diagnosis.lines else silence))
         lines += [f"  {_place(log, line['line'])}: {line['says'][:MAX_LINE]}" for line in diagnosis.lines]
         shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
-        lines += fix_lines(shows if diagnosis.lines or not log else diagnosis.fix or _SILENT, indent=2)
+        lines += fix_lines(shows if diagnosis.lines or not log else diagnosis.fix or _TRACE_SCRIPT, indent=2)
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 

@@ -16,59 +16,71 @@ from sbatchgen.base.errors import parse_error_line
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.explanation import Explanation, filled, read_table
 
-# The ranks of causes in the order in which they are shown. failures.yaml explains them; "own" is for an error
-# message that the script or trainer prints.
+# The ranks of causes, in the order in which causes are shown. "own" is for an error message of the script or
+# the trainer in the form of sbatchgen: "error: WHAT; fix: FIX". failures.yaml explains the other ranks.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]
 RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
-OWN = "own-words"  # the cause of an error of the script or the trainer
-LONGEST = 1000  # characters that are read of a line, or of each part of a line
-PIECES = 1000  # parts that are read of a line, in which a progress bar has overwritten itself
+OWN_MESSAGE = "own-words"  # the cause that such an error message shows
+# A progress bar overwrites its line with \r, so that one line of a log has many parts.
+MAX_PARTS = 1000  # parts that are read of a line, from its end
+LONGEST = 1000  # characters that are read of each part
 
-# What may precede a message: numbers of srun --label, torchrun's prefixes, times, levels, NCCL's place.
+# The text before a message: the rank of `srun --label` ("3: "), torchrun's prefix ("[rank3]:"), a time, a
+# level ("ERROR:"), or the place where NCCL logs ("n1:271:301 [0] init.cc:50 NCCL WARN").
 _PREFIXES = re.compile(
     r"\A(?:\s+|\[[^\]]{1,80}\]:?|\d{1,6}: |\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|(?:ERROR|CRITICAL):"
     r"|[\w.-]{1,64}:\d+:\d+(?= \[\d+\])|[\w./-]{1,64}:\d+ (?=NCCL))*"
 )
-# Releases such as 26.05 print this time instead of "slurmstepd-NODE: "; errors of sbatchgen have no time.
-_STEPD = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
-_INNER = re.compile(
-    r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$"
-)  # the exception in an error message of sbatchgen
+# "[2026-11-02T09:30:00.123] error: " of Slurm 26.05: older releases print "slurmstepd-NODE: error: " there.
+_STEPD_TIME = re.compile(r"\A((?:\d{1,6}: )?)\[\d{4}-\d\d-\d\dT[\d:.]{8,20}\] (?=error: )")
+# The exception at the end of an error message of sbatchgen: "can't load the model (OSError: no space left)".
+_INNER_EXCEPTION = re.compile(r"\(((?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception): .*)\)$")
+# An exception by its usual name, such as "torch.OutOfMemoryError: CUDA out of memory".
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:$|: \S)")
 _LOOKS_BAD = re.compile(
     rf"{_EXCEPTION.pattern}"
     r"|.*\b(?:error|Error|ERROR|fatal|FATAL|Killed|Aborted|panic|[Ee]xit(?:ed with)? (?:status|code))\b"
 )
-_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")  # the job's state says as much
+# srun's line about a task's exit status. Slurm's state of the job says the same.
+_TASK_EXITED = re.compile(r"srun: error: \S+: tasks? \S+ Exited with")
 
-AT_END = 100  # lines at the end of a log in which the words of a crashed program are looked for
+CRASH_LINES = 100  # lines at the end of a log that are searched for the messages of a crashed program
+# A message of torchrun, srun or bash that a program has crashed: "srun: error: n1: task 0: Killed".
 _CRASH = re.compile(
     r"torch\.distributed\.elastic\.multiprocessing\.errors\.ChildFailedError"
     r"|srun: error: \S+: tasks? \S+ (?:Exited with exit code [1-9]|Killed$|Out Of Memory"
     r"|Segmentation fault|Aborted|Bus error|Illegal instruction)"
     r"|(?:\S*slurm_script|\S*bash|\S+\.sh): line \d+: +\d+ (?:Killed|Segmentation fault|Aborted|Bus error)\b"
 )
-# Messages with which Slurm ends a whole job; later messages of its programs follow from that end.
+# Slurm's message that it ends a whole job: "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT ...". Errors
+# that programs print after this message follow from the end of the job.
 _JOB_ENDS = re.compile(
     r"slurmstepd\S*: error: \*\*\* (?:JOB \S+ ON|STEP .* DUE TO (?:TIME|PREEMPTION|NODE)) "
 )
 _TRACEBACK = "Traceback (most recent call last):"
+# The exception below its traceback. There the class may have any name, such as "KeyboardInterrupt".
 _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
-_PASSED_ON = re.compile(r"[\w.]+: Caught \w+ in ")  # an exception of a loader, before its traceback
-_RANK = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
+# "ValueError: Caught ValueError in DataLoader worker process 0.": the traceback in the worker follows.
+_RAISED_IN_WORKER = re.compile(r"[\w.]+: Caught \w+ in ")
+# The rank before a line: "[rank3]: " of torchrun, or "3: " of `srun --label`.
+_RANK_PREFIX = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
-_NOT_RUN = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")  # these errors have no traceback
-_INSTALLED = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
-# The line before the traceback of an exception that the program has caught.
-_HANDLED = re.compile(
+# Python prints these errors of the parser without "Traceback (most recent call last):".
+_PARSER_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
+_INSTALLED_FILE = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+# In the line before a traceback: the program has caught the exception, and logs it.
+_CAUGHT = re.compile(
     r"\b(?:ERROR|CRITICAL|WARN(?:ING)?)\b|Exception (?:in thread|ignored)|(?i:caught|retry|skip|ignor)"
 )
 
 
 class NextStart:
-    """The command that starts a run again: a fix has {resume}, or {resume:--mem 64G} with options."""
+    """The command that starts a run again.
 
-    continues = "continues from the last checkpoint"  # the effect of the command, in words
+    A fix in failures.yaml contains {resume}, or {resume:--mem 64G} with options.
+    """
+
+    continues = "continues from the last checkpoint"  # what the command does: {resume.continues}
 
     def __init__(self, run: str) -> None:
         self.run = run
@@ -86,7 +98,7 @@ class FixFacts(NamedTuple):
     memory: str = "64G"  # the memory for the next start: twice the last memory, or an example if unknown
     time: str = "8:00:00"  # the time limit for the next start: twice the last limit, or an example
     one_gpu: str = "--gpus-per-node 1"  # the option that asks for a GPU
-    resume: NextStart | None = None  # the command that starts its run again; None for sbatchgen resume
+    resume: NextStart | None = None  # the command that starts its run again; None for `sbatchgen resume`
 
 
 @frozen(kw_only=True)
@@ -101,14 +113,14 @@ class FailureText(Explanation):
     fix_with_gpus: str = ""
     fix_without_gpus: str = ""
     rank: Rank = "cause"
-    last: bool = False  # whether its last line in the log is shown, not its first
+    last: bool = False  # whether the last line of the log that shows it is reported, not the first
     source: str
 
     def fix_for(self, facts: FixFacts) -> str:
         """Return the fix for a job with these facts."""
-        by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[facts.has_gpus]
-        of_kind = self.fix_script if facts.is_script else self.fix_one_process if facts.as_group else ""
-        return by_gpus or of_kind or self.fix
+        fix_by_gpus = {True: self.fix_with_gpus, False: self.fix_without_gpus, None: ""}[facts.has_gpus]
+        fix_by_kind = self.fix_script if facts.is_script else self.fix_one_process if facts.as_group else ""
+        return fix_by_gpus or fix_by_kind or self.fix
 
 
 @frozen(kw_only=True)
@@ -133,25 +145,25 @@ class Failure:
     file: str = ""  # the log with this line
 
 
-def causes() -> tuple[FailureText, ...]:
+def known_causes() -> tuple[FailureText, ...]:
     """Return the causes in failures.yaml, in the order of the file."""
     return read_table(Path(__file__).with_name("failures.yaml"), FailureTexts).causes
 
 
-def text_of(cause: str) -> FailureText:
+def known_cause(name: str) -> FailureText:
     """Return the cause in failures.yaml that has this name."""
-    return next(entry for entry in causes() if entry.cause == cause)
+    return next(entry for entry in known_causes() if entry.cause == name)
 
 
 @functools.cache
-def _texts() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
+def _log_patterns() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
     """Return one pattern that combines all patterns for logs, and each pattern with its cause.
 
-    Most lines of a log match no pattern, so the combined one saves time.
+    Most lines of a log match no pattern. The combined pattern tells so in one search.
     """
-    pairs = [(text, entry) for entry in causes() for text in entry.log]
-    any_text = re.compile("|".join(f"(?:{text})" for text, _ in pairs))
-    return any_text, tuple((re.compile(text), entry) for text, entry in pairs)
+    pairs = [(text, entry) for entry in known_causes() for text in entry.log]
+    any_pattern = re.compile("|".join(f"(?:{text})" for text, _ in pairs))
+    return any_pattern, tuple((re.compile(text), entry) for text, entry in pairs)
 
 
 def failures(
@@ -162,33 +174,34 @@ def failures(
     `ended` has Slurm's state, exit code and signal, such as "FAILED 1:0"; "" if they are not known. `log` has
     lines of the log with their numbers. The fixes name the run `run`.
 
-    Each cause is returned once, with its first line, or with its last line if failures.yaml says `last`. A
-    time limit, and causes outside the training, are read from the log only if `ended` is empty, because the
-    log may hold earlier starts of the job.
+    Each cause is returned once, with its first line, or with its last line if failures.yaml says `last`.
+    Causes of the ranks "outside" and "limit" are read from the log only if `ended` is empty, because the log
+    may hold earlier starts of the job.
     """
     facts, by_cause = facts or FixFacts(), dict[str, Failure]()
-    for entry in causes():
+    for entry in known_causes():
         if entry.ended and (match := re.fullmatch(entry.ended, ended)):
             by_cause[entry.cause] = _failure(entry, match, run, facts, ended=ended)
-    last = {entry.cause for entry in causes() if entry.last}
-    seen_last: list[Failure] = []
-    by_slurm = bool(ended) and not ended.startswith("FAILED")
-    is_over = False
+    shown_by_last_line = {entry.cause for entry in known_causes() if entry.last}
+    in_last_line: list[Failure] = []
+    ended_by_slurm = bool(ended) and not ended.startswith("FAILED")
+    is_over = False  # whether Slurm has ended the job before this line
     for number, line in log:
-        is_over = is_over or (by_slurm and ends_job(line))
-        seen_last = [*_causes_in_line(number, line, run, facts)]
-        for failure in seen_last:
+        is_over = is_over or (ended_by_slurm and ends_job(line))
+        in_last_line = [*_causes_in_line(number, line, run, facts)]
+        for failure in in_last_line:
             if is_over and failure.rank in ("cause", "own"):
                 continue  # the error follows from the end of the job
             seen = by_cause.get(failure.cause)
-            new = seen is None and not (ended and failure.rank in ("outside", "limit"))
-            if new or failure.cause in last:
+            is_new = seen is None and not (ended and failure.rank in ("outside", "limit"))
+            if is_new or failure.cause in shown_by_last_line:
                 by_cause[failure.cause] = failure
-            elif seen and not seen.says:
+            elif seen and not seen.says:  # the end of the job has shown this cause, and now a line shows it
                 by_cause[failure.cause] = replace(failure, ended=seen.ended)
-    if ended.startswith("FAILED") and seen_last and seen_last[-1].cause == OWN:  # this error ended the script
-        del by_cause[OWN]
-        by_cause = {OWN: replace(seen_last[-1], rank="cause"), **by_cause}
+    # An error message in the last line has ended the script, so it comes before other causes.
+    if ended.startswith("FAILED") and in_last_line and in_last_line[-1].cause == OWN_MESSAGE:
+        del by_cause[OWN_MESSAGE]
+        by_cause = {OWN_MESSAGE: replace(in_last_line[-1], rank="cause"), **by_cause}
     return sorted(by_cause.values(), key=_order)
 
 
@@ -203,7 +216,7 @@ def lines_before_end(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]
 
 
 def merge_causes(several: Iterable[Sequence[Failure]]) -> list[Failure]:
-    """Merge the causes that several logs show: each cause once, in the order of the function `failures`."""
+    """Merge the causes that several logs show: each cause once, the likeliest first."""
     by_cause: dict[str, Failure] = {}
     for failure in itertools.chain.from_iterable(several):
         seen = by_cause.setdefault(failure.cause, failure)
@@ -212,34 +225,33 @@ def merge_causes(several: Iterable[Sequence[Failure]]) -> list[Failure]:
     return sorted(by_cause.values(), key=_order)
 
 
-def crash(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
+def crash_line(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     """Return the number and text of a line near the end of a log that shows a program's crash; else None.
 
-    An exception is preferred to messages of srun, which may be in the middle of its traceback.
+    An exception is preferred to a message of srun, because srun may print into the middle of a traceback.
     """
-    ended = (
-        (number, piece) for number, line in log[-AT_END:] for piece in pieces(line) if _CRASH.match(piece)
-    )
-    return next(uncaught_exceptions(log), None) or next(ended, None)
+    end = log[-CRASH_LINES:]
+    crashes = ((number, piece) for number, line in end for piece in pieces(line) if _CRASH.match(piece))
+    return next(uncaught_exceptions(log), None) or next(crashes, None)
 
 
 def uncaught_exceptions(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
     """Yield the number and text of each uncaught exception, below its traceback, at the end of a log."""
-    before, tracebacks = "", 0
-    for number, line in log[-AT_END:]:
+    line_before, open_tracebacks = "", 0  # several ranks may print their tracebacks at the same time
+    for number, line in log[-CRASH_LINES:]:
         for piece in pieces(line):
-            if tracebacks and _RAISED.match(piece) and not _PASSED_ON.match(piece):
-                tracebacks -= 1
+            if open_tracebacks and _RAISED.match(piece) and not _RAISED_IN_WORKER.match(piece):
+                open_tracebacks -= 1
                 yield number, piece
-            tracebacks += piece == _TRACEBACK and not _HANDLED.search(before)
-        before = line
+            open_tracebacks += piece == _TRACEBACK and not _CAUGHT.search(line_before)
+        line_before = line
 
 
 def unexplained_exception(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     """Return the first exception at the end of a log that failures.yaml doesn't explain; None without one."""
-    is_known = _texts()[0].match
+    any_pattern, _ = _log_patterns()
     for number, exception in uncaught_exceptions(log):
-        if not is_known(exception) and not _CRASH.match(exception):
+        if not any_pattern.match(exception) and not _CRASH.match(exception):
             return number, exception
     return None
 
@@ -249,50 +261,55 @@ def place_of_exception(log: Sequence[tuple[int, str]], number: int) -> str:
 
     The place is the last file of the traceback that is not in an installed package.
     """
-    start = next((place for place, (line, _) in enumerate(log) if line == number), 0)
-    rank = _RANK.match(log[start][1]) if log else None
-    before = rank[0] if rank else ""
-    who = f", rank {rank[1] or rank[2]}" if rank else ""
-    is_bare = log and _NOT_RUN.match(log[start][1][len(before) :])
+    raised = next((index for index, (line, _) in enumerate(log) if line == number), 0)
+    rank = _RANK_PREFIX.match(log[raised][1]) if log else None
+    prefix = rank[0] if rank else ""
+    of_rank = f", rank {rank[1] or rank[2]}" if rank else ""
+    has_no_traceback = log and _PARSER_ERROR.match(log[raised][1][len(prefix) :])
     frame = ""
-    for _, line in reversed(log[max(0, start - AT_END) : start]):
-        if not line.startswith(before):
+    for _, line in reversed(log[max(0, raised - CRASH_LINES) : raised]):
+        if not line.startswith(prefix):  # the line of another rank
             continue
-        if _TRACEBACK in line or (is_bare and frame):
-            return f"{frame}{who}" if frame else ""
-        match = _FRAME.match(line[len(before) :])
-        if match and not frame and not _INSTALLED.search(match[1]):
+        if _TRACEBACK in line or (has_no_traceback and frame):
+            return f"{frame}{of_rank}" if frame else ""
+        match = _FRAME.match(line[len(prefix) :])
+        if match and not frame and not _INSTALLED_FILE.search(match[1]):
             frame = f"{match[1]}:{match[2]}"
-    return f"{frame}{who}" if is_bare and frame else ""
+    return f"{frame}{of_rank}" if has_no_traceback and frame else ""
 
 
 def _order(failure: Failure) -> tuple[int, bool, float]:
-    """Return the sort key of a cause: its rank; then, among effects, a killed process and the first line."""
+    """Return the sort key of a cause: its rank; among effects, also whether it may follow from another.
+
+    The effect "killed" comes first, because the other effects may follow from a killed process. Among these
+    the first line of the log comes first.
+    """
     is_effect = failure.rank == "effect"
-    is_felt = is_effect and failure.cause != "killed"  # other effects follow from a killed process
-    first = failure.line or math.inf  # a cause with a line comes before Slurm's state
-    return RANKS.index(failure.rank), is_felt, first if is_effect else 0
+    may_follow = is_effect and failure.cause != "killed"
+    line = failure.line or math.inf  # an effect that only Slurm's state shows comes last
+    return RANKS.index(failure.rank), may_follow, line if is_effect else 0
 
 
 def _causes_in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Failure]:
     """Yield the causes in a line of the log, which has several parts if a progress bar overwrote it."""
-    any_text, texts = _texts()
+    any_pattern, patterns = _log_patterns()
     for piece in pieces(line):
         problem = parse_error_line(piece)
-        inner = _INNER.search(problem.what) if problem else None
+        inner = _INNER_EXCEPTION.search(problem.what) if problem else None
         text = inner[1] if inner else piece
-        if any_text.match(text):
-            for pattern, entry in texts:
+        if any_pattern.match(text):
+            for pattern, entry in patterns:
                 if match := pattern.match(text):
                     yield _failure(entry, match, run, facts, line=number, says=piece)
                     break
         elif problem:
             means = f"{problem.what} ({problem.at})" if problem.at else problem.what
-            yield Failure(cause=OWN, rank="own", means=means, fix=problem.fix, line=number, says=piece)
+            fix = problem.fix
+            yield Failure(cause=OWN_MESSAGE, rank="own", means=means, fix=fix, line=number, says=piece)
 
 
 def _failure(entry: FailureText, match: re.Match[str], run: str, facts: FixFacts, **seen: Any) -> Failure:
-    """Return a cause of failures.yaml with its texts filled in; `seen` has the fields about its place."""
+    """Return a cause with its texts filled in; `seen` holds `ended`, or `line` and `says`, of the failure."""
     words = [group.strip() for group in match.groups("") if group] or [""]
     slots = facts._asdict() | {"run": run, "resume": facts.resume or NextStart(run)}
     means, fix = filled(replace(entry, fix=entry.fix_for(facts)), words, **slots)
@@ -301,8 +318,8 @@ def _failure(entry: FailureText, match: re.Match[str], run: str, facts: FixFacts
 
 def pieces(line: str) -> Iterator[str]:
     """Yield the messages in a line, without their prefixes."""
-    for part in line.rsplit("\r", PIECES):
-        piece = _STEPD.sub(r"\1slurmstepd: ", part[:LONGEST])
+    for part in line.rsplit("\r", MAX_PARTS):
+        piece = _STEPD_TIME.sub(r"\1slurmstepd: ", part[:LONGEST])
         if message := _PREFIXES.sub("", piece, count=1).rstrip():
             yield message
 
@@ -322,8 +339,8 @@ def suspicious_lines(log: Sequence[tuple[int, str]], max_lines: int = 5) -> list
                     texts.setdefault(piece, number)
 
     take(max_lines // 2, _EXCEPTION.match)
-    take(max_lines, lambda piece: _LOOKS_BAD.match(piece) and not _EXITED.match(piece))
+    take(max_lines, lambda piece: _LOOKS_BAD.match(piece) and not _TASK_EXITED.match(piece))
     if not texts:
-        take(max_lines, lambda piece: not _EXITED.match(piece))
-    take(max_lines, _EXITED.match)
+        take(max_lines, lambda piece: not _TASK_EXITED.match(piece))
+    take(max_lines, _TASK_EXITED.match)
     return sorted(((number, piece) for piece, number in texts.items()), key=lambda shown: shown[0])

@@ -1,4 +1,7 @@
-"""The fixes of failures, adapted to the run: a sweep, a finished script, a job of plain sbatch, no Slurm."""
+"""Adapts the fixes of failures to the run.
+
+The run may be a sweep, a finished script, a job that was submitted by plain sbatch, or a run without Slurm.
+"""
 
 import re
 import sys
@@ -8,14 +11,14 @@ from pathlib import Path
 
 from sbatchgen.base.quoting import ALSO, word, words
 from sbatchgen.check.script.trainer_source import WELL_KNOWN
-from sbatchgen.jobs.runs.failure import Failure, NextStart, text_of
+from sbatchgen.jobs.runs.failure import Failure, NextStart, known_cause
 from sbatchgen.jobs.runs.job_end import JobEnd
 from sbatchgen.jobs.runs.plain_job import PlainJob, command_to_submit_again
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.remedy import FailedRun, drop_parts, limit_memory, with_local_fix
 from sbatchgen.jobs.runs.submitted_scripts import loss_on_restart, parsed_script
 
-_ENV = re.compile(r"--env (\S+)$")
+_ENV_OPTION = re.compile(r"--env (\S+)$")  # "--env NCCL_DEBUG=INFO"
 # Parts of fixes that only a run on Slurm can use.
 _SLURM_ONLY = re.compile(r"sbatchgen resume \S+ --(?:mem|time|exclude|gpus-per-node)\b|sacct|--mem\b")
 
@@ -29,14 +32,14 @@ class NextStartOfRun(NextStart):
 
     def __format__(self, options: str) -> str:
         """Return the command with these options, or an instruction in words if no command does the same."""
-        record, exports = self._record, _ENV.match(options)
-        if record is None or record.process:
+        record, exports = self._record, _ENV_OPTION.match(options)
+        if record is None or record.process:  # record.process: it runs without Slurm
             return super().__format__(options)
         if exports and (self._plain or record.script):
             script = Path(record.script).name or "its script"
             return f"export {exports[1]} in {script}, and submit it again"
         if self._plain:
-            return _by_sbatch(self._plain, options.split())
+            return _submit_again(self._plain, options.split())
         if record.command[1:2] == ("shell",):  # resume refuses a shell
             return f"{words(('sbatchgen', *record.command[1:]))} {options}".rstrip()
         if record.command[1:2] == ("sweep",):
@@ -51,11 +54,11 @@ class NextStartOfRun(NextStart):
             return "starts it again, which continues if it loads its checkpoint"
         if record and not record.process and record.command[1:2] == ("shell",):
             return "opens another shell"
-        trainer = _own_trainer(record) if record else ""
+        trainer = _own_program(record) if record else ""
         if not record or not trainer:
             return super().continues
-        loses = loss_on_restart(record, self._run_dir)
-        return f"starts {trainer} again" + ", which continues if it loads its checkpoint" * (not loses)
+        loss = loss_on_restart(record, self._run_dir)
+        return f"starts {trainer} again" + ("" if loss else ", which continues if it loads its checkpoint")
 
 
 def next_start(end: JobEnd) -> NextStart:
@@ -64,7 +67,7 @@ def next_start(end: JobEnd) -> NextStart:
     return NextStartOfRun(state.run.name, end.record, state.run.folder, state.plain)
 
 
-def _by_sbatch(job: PlainJob, typed: Sequence[str]) -> str:
+def _submit_again(job: PlainJob, typed: Sequence[str]) -> str:
     """Return the command that submits a job of plain sbatch again, or an instruction in words.
 
     `typed` has options and their values in turn: "--mem", "64G".
@@ -74,7 +77,7 @@ def _by_sbatch(job: PlainJob, typed: Sequence[str]) -> str:
     return command or " ".join(["submit it again", *(["with", *options] if options else ())])
 
 
-def _own_trainer(record: Record) -> str:
+def _own_program(record: Record) -> str:
     """Return the user's own trainer, or the name of a finished script; "" for the bundled trainer."""
     return record.value("trainer") or Path(record.script).name
 
@@ -90,46 +93,48 @@ def fixes_for_run(
             continue
         failed = FailedRun(next_start=next_start(end), record=record, row=end.row, environment=environment)
         adapted = with_local_fix(cause, failed)
+        # The place of an exception, such as "(/home/me/train.py:12)", relative to the folder of submission
         adapted = replace(adapted, means=adapted.means.replace(f"({record.folder}/", "(", 1))
         if state.plain:
             script = state.plain.script
         else:
             folder = state.run.folder
             script = parsed_script(folder, record.job)
-            adapted = _fix_typed_for_run(adapted, record, folder, failed.next_start)
+            adapted = _with_fix_for_record(adapted, record, folder, failed.next_start)
         yield limit_memory(adapted, script, environment)
 
 
-def _fix_typed_for_run(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -> Failure:
-    """Return a cause with the fix for this run; the fix also says what another start would lose."""
-    cause = _hidden_package(cause, record)
+def _with_fix_for_record(cause: Failure, record: Record, run_dir: Path, resume: NextStart) -> Failure:
+    """Return a cause with the fix for this submission; the fix also says what another start would lose."""
+    cause = _as_hidden_package(cause, record)
     fix = _fix_for_snapshot(cause, record, resume) or cause.fix
     fix = drop_parts(fix, _SLURM_ONLY) if record.process else fix
     loss = None
-    if _own_trainer(record) and re.search("sbatchgen res(?:ume|ubmit)", fix):
+    if _own_program(record) and re.search("sbatchgen res(?:ume|ubmit)", fix):
         loss = loss_on_restart(record, run_dir)
     return replace(cause, fix=ALSO.join(filter(None, (fix, *(loss.lines() if loss else ())))))
 
 
-def _hidden_package(cause: Failure, record: Record) -> Failure:
+def _as_hidden_package(cause: Failure, record: Record) -> Failure:
     """Return the cause "own-module" if a file of the user hides a package of the same name; else `cause`.
 
     A program that imports this file misses an attribute of the package.
     """
     match = re.match(r"AttributeError: module '(\w+)' has no attribute ", cause.says)
     name = match[1] if match else ""
-    beside = Path(record.folder, record.value("trainer") or "script").parent
-    if name not in WELL_KNOWN | sys.stdlib_module_names or not (beside / f"{name}.py").is_file():
+    folder = Path(record.folder, record.value("trainer") or "script").parent
+    is_package = name in WELL_KNOWN | sys.stdlib_module_names
+    if not is_package or not (folder / f"{name}.py").is_file():
         return cause
-    text = text_of("own-module")
+    text = known_cause("own-module")
     return replace(cause, cause=text.cause, means=text.means.format(name), fix=text.fix.format(name))
 
 
 def _fix_for_snapshot(cause: Failure, record: Record, resume: NextStart) -> str:
     """Return the fix for a file that the snapshot of the code lacks; "" for any other failure."""
     missing = re.match("there is no '([^/'][^']*)'", cause.means) if cause.cause == "file-missing" else None
-    copied = record.code and record.code.snapshot
-    if not missing or not copied or not Path(record.folder, name := missing[1]).exists():
+    has_snapshot = record.code and record.code.snapshot
+    if not missing or not has_snapshot or not Path(record.folder, name := missing[1]).exists():
         return ""
     file = word(name.partition("/")[0])
     why = "the snapshot lacks the file, because git does not know it"

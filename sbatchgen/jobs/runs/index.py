@@ -26,11 +26,13 @@ from sbatchgen.jobs.runs.record import Record
 BUSY_S = 1.0  # before writing states
 WRITE_S = 10.0  # before writing submissions, which must not be lost
 SEARCHED = 200  # runs, the newest first, whose records are read if a file's path does not tell its run
-SEEN_S = 60.0  # how often the time of an unchanged state is written
-MAX_BYTES = 256 << 20
-SUBMITTING, LOST = "SUBMITTING", "LOST"  # states of a job without an id: not submitted yet, or answer lost
-_RUN_TYPES = [str, str, bool, float]  # the types of a run's values in JSON
-_JOB_TYPES = [str, str, str, str, float, str, bool, str, float]  # the types of a job's values in JSON
+SEEN_S = 60.0  # seconds after which an unchanged state is written again, with the time when it was seen
+MAX_BYTES = 256 << 20  # the largest file
+# States of a job without an id: sbatch has not answered yet, or its answer was lost.
+SUBMITTING, LOST = "SUBMITTING", "LOST"
+_RUN_TYPES = [str, str, bool, float]  # the types in JSON of the fields of Run, in their order
+_JOB_TYPES = [str, str, str, str, float, str, bool, str, float]  # the same for RunJob
+# A text in JSON that begins with a slash, such as "/home/me/runs/ddp": the folder of a run in damaged data.
 _FOLDER = re.compile(rb'"/(?:[^"\\\n]|\\.)*"')
 
 
@@ -63,7 +65,7 @@ class RunJob(NamedTuple):
 
 
 def place(environment: Mapping[str, str]) -> Path:
-    """Return the file of the index."""
+    """Return the path of the index."""
     default = ".local/state"
     state = files.user_folder(environment, "XDG_STATE_HOME", default) or Path("~", default).expanduser()
     return Path(state, "sbatchgen", "runs.jsonl")
@@ -85,7 +87,7 @@ class Index:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._load():
             with self._changing(BUSY_S):
-                pass  # entering the context repairs the file
+                pass  # entering the context repairs the damaged file
 
     def begin(self, key: str, folder: Path, name: str, *, shared: bool) -> Run:
         """Enter a submission before sbatch is called; return its run, with a number if the name is taken.
@@ -120,19 +122,20 @@ class Index:
 
     def update_states(self, jobs: Iterable[RunJob]) -> None:
         """Write the states of jobs that were just seen, if they have changed or SEEN_S has passed."""
-        news = []
+        changed = []
         for job in jobs:
             old = self._jobs.get(job.key)
             if old and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen):
-                news.append(job)
-        if news:
-            with self._changing(BUSY_S):
-                self._jobs |= {job.key: job for job in news if job.key in self._jobs}
+                changed.append(job)
+        if changed:
+            with self._changing(BUSY_S):  # meanwhile another command may have removed a job
+                self._jobs |= {job.key: job for job in changed if job.key in self._jobs}
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
         """Return the runs, the oldest first.
 
-        With `since`, return only runs with a job that has not ended, or that was seen after this time.
+        With `since`, return only runs with a job that has not ended, or that was submitted or seen after this
+        time.
         """
         self._load()
         jobs = self._jobs.values()
@@ -156,17 +159,16 @@ class Index:
         id_ = text.partition("_")[0]
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
-        by_job = [self._runs[name] for name in names]
-        runs = by_job or self._runs_in_folder(path)
+        runs = [self._runs[name] for name in names] or self._runs_in_folder(path)
         if runs or files.is_too_long(path) or not path.is_file():
             return runs
         return [*itertools.islice(self._runs_with_file(path), 1)]
 
     def job_of(self, run: Run, text: str, folder: Path) -> str:
-        """Return the id of the job that `text` means, with which `find` found a run; "" if it means the run.
+        """Return the id of the job that `text` means; "" if it means the whole run, which `find` found by it.
 
-        `text` may be the id, the id of a task (4711_3 or 4711/3, which cli/runs.find_point divides), or a log
-        or script of the job.
+        `text` may be the id of the job, of a task (4711_3) or of a sweep's point (4711/3, which
+        cli/runs.find_point divides), or the path of the job's log or script.
         """
         id_ = text.partition("_")[0].partition("/")[0]
         if run.name == text:
@@ -179,9 +181,9 @@ class Index:
 
     def others_in_folder(self, named: Run, text: str, folder: Path) -> list[Run]:
         """Return the other runs that have the folder ./runs/NAME, if `named` was found by its name `text`."""
-        near = os.path.normpath(folder / "runs" / text)
-        others = (run for run in self._runs.values() if run.path == near and run != named)
-        return [*others] if named.name == text and named.path != near else []
+        default_folder = os.path.normpath(folder / "runs" / text)
+        others = (run for run in self._runs.values() if run.path == default_folder and run != named)
+        return [*others] if named.name == text and named.path != default_folder else []
 
     def _runs_in_folder(self, folder: Path) -> list[Run]:
         path = str(folder)
@@ -189,12 +191,12 @@ class Index:
 
     def _likely_runs(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a file may belong: by its folder, by an id in its name, then the newest."""
-        above = {str(folder) for folder in path.parents}
+        parents = {str(folder) for folder in path.parents}
         numbers = {*re.findall("[0-9]+", path.name)}
-        of_jobs = {job.run for job in self._jobs.values() if job.id in numbers}
-        newest = sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
-        near = [run for run in newest if run.path in above or run.name in of_jobs]
-        yield from dict.fromkeys([*near, *newest[:SEARCHED]])
+        with_job = {job.run for job in self._jobs.values() if job.id in numbers}
+        newest_first = sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
+        likely = [run for run in newest_first if run.path in parents or run.name in with_job]
+        yield from dict.fromkeys([*likely, *newest_first[:SEARCHED]])
 
     def _runs_with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the likely runs first."""
@@ -208,20 +210,20 @@ class Index:
     def _add(self, run: Run, jobs: list[RunJob], folders: dict[str, Run], numbers: dict[str, int]) -> Run:
         """Enter a run with its jobs, and return it as it is in the index.
 
-        `folders` has the runs with a folder of their own, by this folder; `numbers` has the last number of
-        each name.
+        `folders` has the runs that do not share their folder, by its path. `numbers` has the last number that
+        was added to each name.
         """
         entered = None if run.shared else folders.get(run.path)
         if entered is None:
-            of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
-            entered = self._runs.get(next(of_jobs, ""))
+            runs_of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
+            entered = self._runs.get(next(runs_of_jobs, ""))
         if entered is None:
             entered = run._replace(name=self._free_name(run.name, numbers))
         elif entered.path != run.path and not os.access(entered.path, os.F_OK):
-            # The folder was moved, or can no longer be seen. Only the new folder shows how jobs ended.
+            # The folder was moved. For jobs that Slurm had forgotten, the new folder may show how they ended.
             entered = entered._replace(path=run.path)
-            forgotten = [job for job in self._jobs_of(entered.name) if not job.state]
-            self._jobs |= {job.key: job._replace(ended=False) for job in forgotten}
+            without_state = [job for job in self._jobs_of(entered.name) if not job.state]
+            self._jobs |= {job.key: job._replace(ended=False) for job in without_state}
         self._runs[entered.name] = entered
         for job in jobs:
             self._jobs.setdefault(job.key, job._replace(run=entered.name))
@@ -233,16 +235,16 @@ class Index:
         """Return a name that no run has: `name`, or `name` with the next number."""
         if name not in self._runs:
             return name
-        free = numbers.get(name, 1) + 1
-        while f"{name}-{free}" in self._runs:
-            free += 1
-        numbers[name] = free
-        return f"{name}-{free}"
+        number = numbers.get(name, 1) + 1
+        while f"{name}-{number}" in self._runs:
+            number += 1
+        numbers[name] = number
+        return f"{name}-{number}"
 
-    def _change(self, key: str, **facts: Any) -> None:
+    def _change(self, key: str, **fields: Any) -> None:
         with self._changing():
             if job := self._jobs.get(key):
-                self._jobs[key] = job._replace(**facts)
+                self._jobs[key] = job._replace(**fields)
 
     def _jobs_of(self, run: str | None) -> list[RunJob]:
         return [job for job in self._jobs.values() if run is None or job.run == run]
@@ -255,12 +257,11 @@ class Index:
         if data == self._data:
             return b""
         checksum, _, text = data.partition(b"\n")
-        facts = (
-            _runs_and_jobs(text) if checksum == b"%d" % zlib.crc32(text) else _runs_and_jobs_of_lines(data)
-        )
-        self._runs, self._jobs = facts or ({}, {})
-        self._data = data if facts else None
-        return b"" if facts else data
+        is_intact = checksum == b"%d" % zlib.crc32(text)
+        runs_and_jobs = _runs_and_jobs(text) if is_intact else _runs_and_jobs_of_lines(data)
+        self._runs, self._jobs = runs_and_jobs or ({}, {})
+        self._data = data if runs_and_jobs else None
+        return b"" if runs_and_jobs else data
 
     def _repair(self, data: bytes) -> None:
         """Set damaged data aside, and enter the runs in all folders that the data name."""
@@ -287,8 +288,7 @@ class Index:
                 self._repair(damaged)
             self._data = None  # after an error the file is read again
             yield
-            facts = [[*self._runs.values()], [*self._jobs.values()]]
-            text = json.dumps(facts).encode()
+            text = json.dumps([[*self._runs.values()], [*self._jobs.values()]]).encode()
             data = b"%d\n%s" % (zlib.crc32(text), text)
             files.put(self.file, data, mode=files.PRIVATE)
             self._data = data
@@ -308,7 +308,7 @@ class Index:
 
 def _files_of(run: Run, record: Record) -> list[Path]:
     """Return the files that belong to one job only: its script as it was submitted, and its logs."""
-    from sbatchgen.jobs.runs.job_log import find_logs  # no submission has logs yet
+    from sbatchgen.jobs.runs.job_log import find_logs  # here, because a submission needs no logs
 
     return [run.folder / f"job-{record.job}.slurm", *find_logs(record, errors=True)]
 
@@ -317,19 +317,20 @@ def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | No
     """Return the runs by name and the jobs by key in the JSON of an index; None if it is malformed."""
     try:
         runs, jobs = json.loads(text)
-        of_runs, of_jobs = _columns(runs, _RUN_TYPES), _columns(jobs, _JOB_TYPES)
-        by_kind: dict[type, list[Any]] = {str: [], float: [], bool: []}
-        for kind, column in zip(_RUN_TYPES + _JOB_TYPES, of_runs + of_jobs, strict=True):
-            by_kind[kind] += column
-        words = os.fsencode("".join(by_kind[str]))  # raises ValueError for text that no path can hold
-        fits = (
-            all(folder.startswith("/") for folder in of_runs[1])
-            and {*of_jobs[1]} <= {*of_runs[0]}
-            and all(0 <= when < records.LATEST for when in by_kind[float])
+        run_columns, job_columns = _columns(runs, _RUN_TYPES), _columns(jobs, _JOB_TYPES)
+        (run_names, folders), runs_of_jobs = run_columns[:2], job_columns[1]
+        by_type: dict[type, list[Any]] = {str: [], float: [], bool: []}
+        for type_, column in zip(_RUN_TYPES + _JOB_TYPES, run_columns + job_columns, strict=True):
+            by_type[type_] += column
+        texts = os.fsencode("".join(by_type[str]))  # raises ValueError for text that no path can hold
+        is_sound = (
+            all(folder.startswith("/") for folder in folders)
+            and {*runs_of_jobs} <= {*run_names}
+            and all(0 <= seconds < records.LATEST for seconds in by_type[float])
         )
     except (ValueError, TypeError, RecursionError):
         return None
-    if not fits or b"\0" in words:
+    if not is_sound or b"\0" in texts:
         return None
     return (
         {run.name: run for run in map(Run._make, runs)},
@@ -338,7 +339,10 @@ def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | No
 
 
 def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
-    """Return the runs and jobs in an index of 0.2.0, which has a change in each line; None for other data."""
+    """Return the runs and jobs in an index of version 0.2.0; None for other data.
+
+    A line of this index enters a run, enters or changes a job, or removes a job ("gone").
+    """
     runs: dict[str, list[Any]] = {}
     jobs: dict[str, list[Any]] = {}
     try:
@@ -346,26 +350,26 @@ def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJ
             checksum, _, text = line.partition(b" ")
             if checksum != b"%08x" % zlib.crc32(text):
                 return None
-            kind, *values = json.loads(text)
-            if kind == "gone":
+            change, *values = json.loads(text)
+            if change == "gone":
                 jobs.pop(values[0], None)
             else:
-                {"run": runs, "job": jobs}[kind][values[0]] = values
+                {"run": runs, "job": jobs}[change][values[0]] = values
     except (ValueError, TypeError, LookupError, RecursionError):
         return None
-    submitted = {job[1] for job in jobs.values()}
-    with_jobs = [run for run in runs.values() if run[0] in submitted]
+    runs_of_jobs = {job[1] for job in jobs.values()}
+    with_jobs = [run for run in runs.values() if run[0] in runs_of_jobs]
     return _runs_and_jobs(json.dumps([with_jobs, [*jobs.values()]]).encode())
 
 
-def _columns(rows: list[list[Any]], kinds: Sequence[type]) -> list[tuple[Any, ...]]:
+def _columns(rows: list[list[Any]], types: Sequence[type]) -> list[tuple[Any, ...]]:
     """Return the columns of a table; raise ValueError or TypeError if a value is not of its column's type."""
     if type(rows) is not list:
         raise TypeError(rows)
-    columns = [*zip(*rows, strict=True)] if rows else [()] * len(kinds)
-    for column, kind in zip(columns, kinds, strict=True):
-        if not {*map(type, column)} <= {kind}:
-            raise TypeError(kind)
+    columns = [*zip(*rows, strict=True)] if rows else [()] * len(types)
+    for column, type_ in zip(columns, types, strict=True):
+        if not {*map(type, column)} <= {type_}:
+            raise TypeError(type_)
     return columns
 
 
@@ -375,16 +379,16 @@ def scan(folder: Path, max_depth: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
     Links are not followed.
     """
     me = os.geteuid()
-    for path, folders, names in os.walk(folder):
+    for path, subfolders, names in os.walk(folder):
         inner = Path(path)
-        folders[:] = sorted(folders) if len(inner.relative_to(folder).parts) < max_depth else []
+        subfolders[:] = sorted(subfolders) if len(inner.relative_to(folder).parts) < max_depth else []
         record_files = [inner / name for name in names if name.startswith("job-") and name.endswith(".json")]
         if not record_files:  # the folder of a point of a sweep, for example
             continue
         with contextlib.suppress(OSError):
-            owner, *owners = (file.lstat().st_uid for file in (inner, *record_files))
-            yield from (None for other in owners if {owner, other} != {me})
-            if owner == me:
+            folder_owner, *file_owners = (file.lstat().st_uid for file in (inner, *record_files))
+            yield from (None for owner in file_owners if {folder_owner, owner} != {me})
+            if folder_owner == me:
                 yield from _runs_in(inner)
 
 
@@ -393,12 +397,9 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
     by_name: dict[str, list[Record]] = {}
     for record in records.records(folder):
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
-    for name, several in by_name.items():
-        run = Run(name=name, path=str(folder), shared=several[0].shared, created=several[0].submitted)
-        yield (
-            run,
-            [
-                RunJob(job.key, job.run, job.job, job.cluster, job.submitted, seen=job.submitted)
-                for job in several
-            ],
-        )
+    for name, jobs in by_name.items():
+        run = Run(name=name, path=str(folder), shared=jobs[0].shared, created=jobs[0].submitted)
+        run_jobs = [
+            RunJob(job.key, job.run, job.job, job.cluster, job.submitted, seen=job.submitted) for job in jobs
+        ]
+        yield run, run_jobs

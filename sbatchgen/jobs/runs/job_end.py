@@ -15,8 +15,9 @@ from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm.accounting import accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 
-NO_FAILURE = ("COMPLETED", "REVOKED", LOST)  # last states of jobs that have not failed
-LINES = 20_000  # lines at the end of a log that are read
+# The last states of jobs that have not failed. A job is REVOKED if another cluster of a federation runs it.
+NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
+MAX_LINES = 20_000  # lines at the end of a log that are read
 Log = Sequence[tuple[int, str]]  # the last lines of a log, each after its number
 
 
@@ -56,7 +57,7 @@ def read_end(
     """Return how a job of a run ended; for an array or a sweep, how `task` or the first failed task ended."""
     rows, problems = _rows_of(state, job, environment)
     in_turn = bool(record and record.one_training)
-    row = _row(rows, task, record.first if record else 0, in_turn=in_turn)
+    row = _row_of_task(rows, task, record.first if record else 0, in_turn=in_turn)
     row = state.plain.row if state.plain else row
     task = task or (row.task if row else "")
     folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
@@ -91,60 +92,61 @@ def job_of(state: RunState, task: str, job_id: str = "") -> tuple[RunJob | None,
     return state.last, submission(state, state.last.id) if state.last else None
 
 
-def _row(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
-    """Return the row of a task; without `task`, of the first that failed, or of the last that ran `in_turn`.
+def _row_of_task(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
+    """Return the row of a task. Without `task`, return that of the first failed task, else the last row.
 
-    `in_turn`: the tasks continue one training, one after the other. `first`: the point of index 0.
+    `in_turn`: the tasks continue one training, one after the other, so the last task that ran counts.
+    `first`: the number of the sweep's point that index 0 of the array runs.
     """
     if task.isdecimal():
         return next((row for row in rows if row.task == str(int(task) - first)), None)
     if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
         return max(ran, key=lambda row: row.start.timestamp() if row.start else 0)
-    bad = (row for row in rows if row.state.ended and row.state.name not in NO_FAILURE)
-    return next(bad, rows[-1] if rows else None)
+    failed = (row for row in rows if row.state.ended and row.state.name not in NO_FAILURE)
+    return next(failed, rows[-1] if rows else None)
 
 
 def has_failed(name: str, job: RunJob, training: Progress | None) -> bool:
-    """Return whether an ended job has failed, by the name of its last state or as its training says."""
-    return (bool(name) and name not in NO_FAILURE) or says_failed(training, job)
+    """Return whether an ended job has failed: Slurm's name of its state says so, or its training does."""
+    return (bool(name) and name not in NO_FAILURE) or training_failed(training, job)
 
 
-def says_failed(training: Progress | None, job: RunJob) -> bool:
+def training_failed(training: Progress | None, job: RunJob) -> bool:
     """Return whether the training has reported a failure since this job was submitted."""
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 
 def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the ends of the newest logs; if a program has failed, only of its logs.
+    """Return the ends of the newest logs; if a program of the job has failed, only the ends of its logs.
 
-    The logs of the other programs report its end, not the cause.
+    The logs of the other programs report that the program has ended, but not why.
     """
     program = state.failed_program
     paths = program_states.logs(state.run.folder).get(program.name) if program else None
     paths = paths or (newest_logs(record, task) if record else [])
-    return {str(path): last_start(path, LINES) for path in paths}
+    return {str(path): last_start(path, MAX_LINES) for path in paths}
 
 
 def _rows_of(
     state: RunState, job: RunJob, environment: Mapping[str, str]
 ) -> tuple[list[SlurmJob], list[Problem]]:
-    """Return the rows of a job, a row for each task, and why Slurm or its log could not be asked."""
+    """Return the rows of a job, a row for each task, and why something could not be read."""
     if state.plain:
         return [*state.plain.rows], [Problem(text) for text in state.plain.problems]
-    return _rows(job, environment)
+    return _ask_for_rows(job, environment)
 
 
-def _rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
+def _ask_for_rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
     """Ask squeue, and sacct if needed, about a job; return no rows if Slurm has forgotten the job."""
-    its_rows: list[SlurmJob] = []
+    job_rows: list[SlurmJob] = []
     if is_local(job) or not job.id:
-        return its_rows, []
+        return job_rows, []
     try:
         rows = queue(environment, [job.id], cluster=job.cluster)
-        its_rows = [row for row in rows if key_of(row.command) == job.key]
-        if not its_rows or job.state == "CANCELLED":  # only sacct says who cancelled the job
+        job_rows = [row for row in rows if key_of(row.command) == job.key]
+        if not job_rows or job.state == "CANCELLED":  # only sacct says who cancelled the job
             by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster)
-            its_rows = by_sacct or its_rows
+            job_rows = by_sacct or job_rows
     except SlurmError as error:
-        return its_rows, [*error.problems]
-    return its_rows, []
+        return job_rows, [*error.problems]
+    return job_rows, []

@@ -19,12 +19,12 @@ from sbatchgen.jobs.runs import program_states
 from sbatchgen.jobs.runs.record import Record, records
 
 PIECE = 1 << 20  # bytes that are read at a time
-FURTHEST = 32 << 20  # bytes at the end of a log in which the last lines are searched
-END = 2 << 20  # bytes at the end of a log that a diagnosis reads
-COUNTED = 1 << 30  # bytes of the largest log whose lines are counted
+TAIL_BYTES = 32 << 20  # bytes at the end of a log that are searched for the start of its last lines
+END_BYTES = 2 << 20  # bytes at the end of a log that `last_lines` reads
+COUNTED_BYTES = 1 << 30  # the size of the largest log whose lines are counted
 # The line that a script of sbatchgen prints at each start of its job. All starts share one log.
 START = re.compile(r"Job [0-9]+ on \S+, restart ([0-9]{1,9}) of at most [0-9]{1,9}")
-_PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")
+_PATTERN = re.compile(r"%(\d{0,2})([%AJNabjnstux])")  # sbatch's patterns in file names, such as %j or %4a
 
 
 def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[Path]:
@@ -32,37 +32,41 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
 
     With `errors`, separate logs of stderr are among them. For a sweep, `task` is the number of the point.
     """
-    if task.isdecimal():
-        task = str(int(task) - record.first)
-    patterns = dict.fromkeys(filter(None, (record.log, record.errors * errors)))
-    return [] if task.startswith("-") else _existing(record, task, patterns)
+    index = _index_in_array(record, task)
+    patterns = dict.fromkeys(filter(None, (record.log, record.errors if errors else "")))
+    return [] if index.startswith("-") else _existing(record, index, patterns)
 
 
-def _existing(record: Record, task: str, patterns: Iterable[str]) -> list[Path]:
+def _index_in_array(record: Record, task: str) -> str:
+    """Return the index of a task in the job's array; a negative number for a point of an earlier job."""
+    return str(int(task) - record.first) if task.isdecimal() else task
+
+
+def _existing(record: Record, index: str, patterns: Iterable[str]) -> list[Path]:
     """Return the files whose names fit sbatch's patterns, such as slurm-%j.out, the oldest first."""
-    fill = partial(_filled, record, task)
+    fill = partial(_filled, record, index)
     by_pattern = (_matching_files(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
     # Slurm makes no links, so a link is not a log.
     names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(by_pattern))
-    written = []
+    by_time = []
     for path in map(Path, names):
         with contextlib.suppress(OSError):  # a log may be removed meanwhile
-            written.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(written)]
+            by_time.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(by_time)]
 
 
 def _matching_files(pattern: str) -> Iterable[str]:
     """Return the files that fit a pattern of `glob`; a pattern without wildcards is the name of a file.
 
-    No file below /proc is returned: a record that somebody else wrote may name this process there, and its
-    environment is private.
+    No file below /proc is returned: a record that somebody else wrote may name a file of this process there,
+    such as its environment, which is private.
     """
-    is_one = not glob.has_magic(pattern)
-    if is_one and not os.path.lexists(pattern):  # a large sweep has many points without a log
+    is_file_name = not glob.has_magic(pattern)
+    if is_file_name and not os.path.lexists(pattern):  # a large sweep has many points without a log
         return []
     if os.path.realpath(pattern).startswith("/proc/"):
         return []
-    return [pattern] if is_one else glob.glob(pattern)  # noqa: PTH207
+    return [pattern] if is_file_name else glob.glob(pattern)  # noqa: PTH207
 
 
 def task_of(record: Record, path: Path) -> str:
@@ -73,21 +77,20 @@ def task_of(record: Record, path: Path) -> str:
 
 
 def newest_logs(record: Record, task: str = "") -> list[Path]:
-    """Return the newest log of a job or task; if stderr has a log of its own, it comes before the other."""
-    if task.isdecimal():
-        task = str(int(task) - record.first)
-    names = [] if task.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
-    newest = (_existing(record, task, [name])[-1:] for name in names)
+    """Return the newest log of a job or task; if stderr has a log of its own, this log comes first."""
+    index = _index_in_array(record, task)
+    patterns = [] if index.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
+    newest = (_existing(record, index, [pattern])[-1:] for pattern in patterns)
     return [*dict.fromkeys(itertools.chain.from_iterable(newest))]
 
 
 def last_start(path: Path, max_lines: int) -> list[tuple[int, str]]:
-    """Return at most `max_lines` last lines of a log, with their numbers, since its job's last start."""
+    """Return the lines of a log since its job's last start, each after its number; at most `max_lines`."""
     return last_starts(path, max_lines)[1]
 
 
 def last_starts(path: Path, max_lines: int) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-    """Return the last lines of each of the last two starts of a job, with their numbers."""
+    """Return the last lines of the last start but one, and of the last start, each line after its number."""
     before, lines = (deque[tuple[int, str]](maxlen=max_lines) for _ in range(2))
     with contextlib.suppress(OSError):
         for number, line in last_lines(path):
@@ -100,20 +103,21 @@ def last_starts(path: Path, max_lines: int) -> tuple[list[tuple[int, str]], list
 def starts(path: Path) -> int:
     """Return how often a job has started, as the end of its log shows; 0 if no line shows a start."""
     with contextlib.suppress(OSError):
-        begun = filter(None, (START.match(line) for _, line in last_lines(path)))
-        return max((1 + int(start[1]) for start in begun), default=0)
+        matches = filter(None, (START.match(line) for _, line in last_lines(path)))
+        return max((1 + int(match[1]) for match in matches), default=0)
     return 0
 
 
-def _filled(record: Record, task: str, match: re.Match[str]) -> str:
-    """Return what replaces a pattern of sbatch such as %j in a pattern of `glob`; * for an unknown value."""
+def _filled(record: Record, index: str, match: re.Match[str]) -> str:
+    """Return what replaces a pattern of sbatch such as %j in a pattern of `glob`; "*" if it is unknown."""
     width, letter = int(match[1] or 0), match[2]
     if letter == "%":
         return "%"
-    if letter in "aj" and record.array and not task:
-        return "*"  # each task of an array has an id of its own
-    values = {"A": record.job, "j": record.job, "a": task, "x": record.name, "u": _my_name()}
-    if letter not in values or (letter == "j" and task):
+    # Each task of an array has an index and a job id of its own, and the record has only the id of the array.
+    if letter in "aj" and record.array and not index:
+        return "*"
+    values = {"A": record.job, "j": record.job, "a": index, "x": record.name, "u": _my_name()}
+    if letter not in values or (letter == "j" and index):
         return "*"
     value = values[letter]
     return glob.escape(value.zfill(width) if letter in "Aaj" else value)
@@ -133,58 +137,59 @@ def last_lines(path: Path) -> Iterator[tuple[int, str]]:
     The number is 0 if the log is too large to count its lines.
     """
     with files.regular(path) as file:
-        start = max(0, os.fstat(file.fileno()).st_size - END)
+        start = max(0, os.fstat(file.fileno()).st_size - END_BYTES)
         number = 0
-        if start <= COUNTED:
+        if start <= COUNTED_BYTES:
             number = 1 + sum(file.read(min(PIECE, start - at)).count(b"\n") for at in range(0, start, PIECE))
         file.seek(start)
-        for line in io.BytesIO(file.read(END)):
+        for line in io.BytesIO(file.read(END_BYTES)):
             if not line.isspace():
                 yield number, line.decode("utf-8", "replace").rstrip("\n")
             number += bool(number)
 
 
 def _start_of_lines(file: BinaryIO, count: int) -> int:
-    """Return the offset of the last `count` lines of a file, at most FURTHEST bytes before the end."""
-    at = end = os.fstat(file.fileno()).st_size
-    left, is_last = count, True
-    while left and at > max(0, end - FURTHEST):
-        piece_at = max(0, at - PIECE)
-        file.seek(piece_at)
-        piece = file.read(at - piece_at)
-        cut = len(piece) - (is_last and piece.endswith(b"\n"))  # a break at the end ends the last line
-        is_last = False
-        while left and (cut := piece.rfind(b"\n", 0, cut)) >= 0:
-            left -= 1
-            if not left:
-                return piece_at + cut + 1
-        at = piece_at
-    return at if left else end
+    """Return the offset of the last `count` lines of a file, at most TAIL_BYTES before the end."""
+    offset = end = os.fstat(file.fileno()).st_size
+    lines_left, is_last_piece = count, True
+    while lines_left and offset > max(0, end - TAIL_BYTES):
+        piece_start = max(0, offset - PIECE)
+        file.seek(piece_start)
+        piece = file.read(offset - piece_start)
+        # A line break at the end of the file ends the last line, so it does not start another.
+        newline = len(piece) - (is_last_piece and piece.endswith(b"\n"))
+        is_last_piece = False
+        while lines_left and (newline := piece.rfind(b"\n", 0, newline)) >= 0:
+            lines_left -= 1
+            if not lines_left:
+                return piece_start + newline + 1
+        offset = piece_start
+    return offset if lines_left else end
 
 
 class Tail:
     """A reader of a file that grows. The file may not exist yet."""
 
     def __init__(self, path: Path, *, last: int | None = None) -> None:
-        """Start at the first byte, or at the last lines, as many as `last`."""
+        """Start at the first byte; with `last`, at that many lines before the end."""
         self.path = path
-        self._at = 0
+        self._offset = 0
         self._inode: int | None = None
         if last is not None:
             with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
                 self._inode = os.fstat(file.fileno()).st_ino
-                self._at = _start_of_lines(file, last)
+                self._offset = _start_of_lines(file, last)
 
     def more(self) -> Iterator[bytes]:
         """Yield the new bytes; all bytes again if the file was replaced or truncated."""
         try:
             with files.regular(self.path, os.O_NOFOLLOW) as file:
                 now = os.fstat(file.fileno())
-                if now.st_ino != self._inode or now.st_size < self._at:
-                    self._inode, self._at = now.st_ino, 0
-                file.seek(self._at)
+                if now.st_ino != self._inode or now.st_size < self._offset:
+                    self._inode, self._offset = now.st_ino, 0
+                file.seek(self._offset)
                 while piece := file.read(PIECE):
-                    self._at += len(piece)
+                    self._offset += len(piece)
                     yield piece
         except OSError:
             return
@@ -204,18 +209,20 @@ class RunLogs:
         job: str = "",
         plain: Record | None = None,
     ) -> None:
-        """Choose logs of jobs submitted since a time, of a program or of a job; start at the last `lines`.
+        """Choose the logs of a task, of a program or of a job, or of all jobs submitted since a time.
 
-        `plain` describes a job that has no record in the folder.
+        Reading starts at the last `lines` of the newest log; None for the whole log. `plain` describes a job
+        of plain sbatch, which has no record in the folder.
         """
         self._folder, self._task, self._since, self._program = folder, task, since, program
         self._plain, self._job = plain, job
         self.refresh()
-        # Listed before the newest logs are chosen: a log that appears in between is new, and shown whole.
+        # List the logs before choosing the newest, so that a log that appears in between is shown whole.
         paths = self._paths()
         # The newest job that has logs; its log of stderr comes last.
         by_job = (newest_logs(record, task)[::-1] for record in reversed(self._records))
         newest = paths if program else next(filter(None, by_job), [])
+        # Of older logs only lines that are written from now on are shown.
         self._tails = {path: Tail(path, last=0) for path in paths if path not in newest}
         self._tails |= {path: Tail(path, last=lines) for path in newest}
 
@@ -229,8 +236,8 @@ class RunLogs:
     def refresh(self) -> None:
         """Read the list of the jobs of the run again."""
         submitted = [self._plain] if self._plain else records(self._folder)
-        wanted = (record for record in submitted if self._job in ("", record.job))
-        self._records = [record for record in wanted if record.submitted >= self._since]
+        of_job = (record for record in submitted if self._job in ("", record.job))
+        self._records = [record for record in of_job if record.submitted >= self._since]
 
     def _paths(self) -> list[Path]:
         if self._program:

@@ -10,7 +10,7 @@ from pathlib import Path
 from sbatchgen.base.errors import Problem, SlurmError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.runs import process, record, shown_starts, stall
-from sbatchgen.jobs.runs.failure import crash
+from sbatchgen.jobs.runs.failure import crash_line
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
 from sbatchgen.jobs.slurm.accounting import accounting
@@ -131,7 +131,8 @@ def _state_in_log(submission: record.Record) -> str:
 def _hides_errors(job: RunJob, folder: Path) -> bool:
     """Return whether the log of a job shows that a program crashed."""
     submission = record.read_record(folder, job.id)
-    return any(crash(last_start(path, AT_END)) for path in (newest_logs(submission) if submission else ()))
+    logs = newest_logs(submission) if submission else ()
+    return any(crash_line(last_start(path, AT_END)) for path in logs)
 
 
 def job_from_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob:

@@ -12,7 +12,7 @@ from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs import points, record, shown_starts, stall
 from sbatchgen.jobs.runs.ended import KeptProgress
 from sbatchgen.jobs.runs.events import EVENTS, STATUS
-from sbatchgen.jobs.runs.failure import Failure, crash, failures
+from sbatchgen.jobs.runs.failure import Failure, crash_line, failures
 from sbatchgen.jobs.runs.index import LOST, Index, Run, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, last_starts, newest_logs
 from sbatchgen.jobs.runs.plain_job import NOWHERE, PlainJob
@@ -189,7 +189,7 @@ def plain_state(job: PlainJob) -> RunState:
     if job.rows:
         chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
         its = job_from_rows(its._replace(says=""), [row for row in chosen if row], job.folder)
-    if its.state == "COMPLETED" and any(crash(last_start(path, AT_END)) for path in newest_logs(facts)):
+    if its.state == "COMPLETED" and any(crash_line(last_start(path, AT_END)) for path in newest_logs(facts)):
         its = its._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
     run = Run(name=name, path=str(job.folder), shared=True, created=facts.submitted)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sbatchgen.base.quoting import ALSO
-from sbatchgen.jobs.runs.failure import OWN, failures
+from sbatchgen.jobs.runs.failure import OWN_MESSAGE, failures
 
 # Lines that the job script or Slurm printed, not the trainer.
 _SBATCHGEN_LINE = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")
@@ -36,9 +36,9 @@ def cause_of(status: int, log: str) -> Cause:
     causes = [
         failure
         for failure in failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
-        if failure.says and (failure.rank == "cause" or failure.cause == OWN)
+        if failure.says and (failure.rank == "cause" or failure.cause == OWN_MESSAGE)
     ]
-    known = min(causes, key=lambda failure: failure.cause == OWN, default=None)
+    known = min(causes, key=lambda failure: failure.cause == OWN_MESSAGE, default=None)
     at = "".join(f" ({part})" for part in (place, f"rank {rank}" if rank else "") if part)
     if known and (not error or known.says.strip() == error.strip()):
         fix = "" if "sbatchgen" in known.fix else known.fix
