@@ -92,36 +92,38 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
     """
     from sbatchgen.jobs.runs import last_save, record
 
-    waits: list[last_save.StoppedTraining] = []
+    stopped: list[last_save.StoppedTraining] = []
     saving = []
-    known = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
+    submissions = [record.read_record(state.run.folder, id_.partition("_")[0]) for state, id_, _ in jobs]
     # `_queue_rows` raises without an answer of Slurm, so that no training loses its last steps
     queued = [
         [] if submission is None or submission.process else _queue_rows(id_, cluster)
-        for submission, (_, id_, cluster) in zip(known, jobs, strict=True)
+        for submission, (_, id_, cluster) in zip(submissions, jobs, strict=True)
     ]
-    for (state, id_, cluster), submission, rows in zip(jobs, known, queued, strict=True):
-        trains = last_save.folders(submission, state.run.folder, rows) if submission else []
-        if trains and any(row.state.name == "PENDING" for row in rows):
+    for (state, id_, cluster), submission, rows in zip(jobs, submissions, queued, strict=True):
+        training = last_save.training_folders(submission, state.run.folder, rows) if submission else []
+        if training and any(row.state.name == "PENDING" for row in rows):
             _cancel(state, id_, cluster, "--state=PENDING")  # they would start when the running jobs end
-        answers = [last_save.ask(submission, folder, row) for folder, row in trains if submission]
-        waits += filter(None, answers)
+        answers = [last_save.ask_to_stop(submission, folder, row) for folder, row in training if submission]
+        stopped += filter(None, answers)
         if any(answers):
             saving.append((state, id_, cluster))
         else:
             _cancel(state, id_, cluster)  # this training saves nothing, or saves when it gets TERM
-    if not waits:
+    if not stopped:
         return []
     names = ", ".join(dict.fromkeys(state.run.name for state, _, _ in saving))
     note(f"saving {names} ..., Ctrl-C cancels at once")
     try:
-        late = last_save.wait(waits, lambda: any(_may_run(id_, cluster) for _, id_, cluster in saving))
+        late = last_save.wait_for_end(
+            stopped, lambda: any(_may_run(id_, cluster) for _, id_, cluster in saving)
+        )
     except KeyboardInterrupt:
         note("note: cancelled without a last checkpoint")
     else:
         for folder in late:
             note(f"note: no checkpoint was saved in time in {folder}")
-    last_save.tidy(waits)
+    last_save.remove_stop_files(stopped)
     return [(state, id_, cluster) for state, id_, cluster in saving if _may_run(id_, cluster)]
 
 

@@ -9,7 +9,7 @@ from sbatchgen.jobs.runs.plot import CURVES, LOG_FROM, PANELS, History, labels
 
 HEIGHT = 12  # lines of a panel
 MIN_WIDTH = 20  # columns of the narrowest panel
-_LABEL = 9  # columns before the axis
+_LABEL_WIDTH = 9  # columns before the axis
 
 
 def chart(histories: Sequence[History], width: int) -> str:
@@ -40,8 +40,8 @@ def _panel(histories: Sequence[History], name: str, title: str, width: int) -> I
     values = [value for _, points in curves for _, value in points]
     low, high, last = min(values), max(values), max(steps)
     is_log = name == "loss" and 0 < LOG_FROM * low < high
-    percent = 100 if name == "accuracy" else 1
-    columns = width - _LABEL - 2
+    factor = 100 if name == "accuracy" else 1  # an accuracy is shown in percent
+    columns = width - _LABEL_WIDTH - 2
     rows = [[" "] * columns for _ in range(HEIGHT)]
     for mark, points in curves:
         for step, value in points:
@@ -49,9 +49,9 @@ def _panel(histories: Sequence[History], name: str, title: str, width: int) -> I
             rows[round((1 - height) * (HEIGHT - 1))][round(_share(step, 0, last) * (columns - 1))] = mark
     yield title + (", logarithmic" if is_log else "")
     for number, row in enumerate(rows):
-        shown = {0: f"{high * percent:.4g}", HEIGHT - 1: f"{low * percent:.4g}"}.get(number, "")
-        yield f"{shown:>{_LABEL}} |{''.join(row)}".rstrip()
-    yield f"{'0':>{_LABEL}} +{f' {last:,} steps':->{columns}}"
+        label = {0: f"{high * factor:.4g}", HEIGHT - 1: f"{low * factor:.4g}"}.get(number, "")
+        yield f"{label:>{_LABEL_WIDTH}} |{''.join(row)}".rstrip()
+    yield f"{'0':>{_LABEL_WIDTH}} +{f' {last:,} steps':->{columns}}"
     yield ""
 
 

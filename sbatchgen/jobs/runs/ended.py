@@ -16,7 +16,7 @@ from sbatchgen.jobs.runs.index import Run, RunJob
 from sbatchgen.jobs.runs.progress import Progress
 
 NAME = "ended.json"
-MAX_BYTES = 256 << 20
+MAX_BYTES = 256 << 20  # the largest file
 
 
 class KeptProgress:

@@ -17,12 +17,12 @@ from sbatchgen.base.quoting import ALSO
 
 EVENTS, CONFIG, STATUS = "events.jsonl", "config.json", "status.json"
 MAX_BYTES = 256 << 20  # the largest file of events
-MAX_EVENTS = 2_000_000
-MAX_LINE = 1 << 16
-MAX_VALUE = 1e100  # more is an overflow
+MAX_EVENTS = 2_000_000  # the most lines of this file
+MAX_LINE = 1 << 16  # bytes of the longest line, and of the largest other file
+MAX_VALUE = 1e100  # a larger number is the overflow of a metric
 PLACES = ("step", "epoch", "time")  # fields that say when an event happened, and are no metrics
 PRINT_NUMBERS = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
-_VALIDATION_PREFIX = re.compile("^(?:val|valid|validation|eval|test)[_/]")
+_VALIDATION_PREFIX = re.compile("^(?:val|valid|validation|eval|test)[_/]")  # "val_" of "val_loss"
 
 
 def events(folder: Path) -> Iterator[dict[str, Any]]:
@@ -38,8 +38,8 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
             fix = "name the folder of a run, such as runs/ddp"
             raise DocumentError.of(f"there is no run folder {folder}", fix=fix) from error
         what = f"can't read the events of the run: {error.strerror}"
-        missing = isinstance(error, FileNotFoundError)
-        fix = f"{PRINT_NUMBERS}{ALSO}the bundled trainer writes this file" if missing else ""
+        is_missing = isinstance(error, FileNotFoundError)
+        fix = f"{PRINT_NUMBERS}{ALSO}the bundled trainer writes this file" if is_missing else ""
         raise DocumentError.of(what, at=str(path), fix=fix) from error
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_EVENTS:
         what = f"more than {MAX_BYTES >> 20} MiB or {MAX_EVENTS:,} lines of events"
@@ -57,10 +57,11 @@ def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]
 
 
 def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the events in an object that a trainer has written.
+    """Yield the events in a JSON object that a trainer has written.
 
-    The object of a user's own trainer has no `event`, for example {"step": 3, "loss": 0.2, "val_loss": 0.3}.
-    Its training numbers become an event "train", and its validation numbers an event "epoch".
+    An object of the bundled trainer is an event already. The object of a user's own trainer has no `event`:
+    {"step": 3, "loss": 0.2, "val_loss": 0.3}. Its training numbers become an event "train", and its validation
+    numbers, without "val_", an event "epoch".
     """
     if isinstance(fields.get("event"), str):
         yield dict(fields)
@@ -68,14 +69,14 @@ def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         places = {name: fields[name] for name in PLACES if name in fields}
         measured: dict[str, dict[str, Any]] = {"train": {}, "epoch": {}}
         for name, value in fields.items():
-            short = _VALIDATION_PREFIX.sub("", name)
+            metric = _VALIDATION_PREFIX.sub("", name)
             if name not in PLACES and number(value) is not None:
-                measured["train" if short == name else "epoch"].setdefault(short, value)
+                measured["train" if metric == name else "epoch"].setdefault(metric, value)
         yield from ({"event": kind, **places, **values} for kind, values in measured.items() if values)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a small file; an empty object if there is no such file."""
+    """Return the JSON object in a small file; an empty object if the file can't be read or has none."""
     try:
         return _parsed(files.read_of_run(path, MAX_LINE))
     except OSError:
@@ -92,10 +93,10 @@ def _parsed(text: bytes) -> dict[str, Any]:
 
 
 def count(value: Any) -> int | None:
-    """Return a count in an event; None if the value is something else."""
+    """Return the value if it is a count that JSON can hold exactly; None for any other value."""
     return value if type(value) is int and 0 <= value < 1 << 53 else None
 
 
 def number(value: Any) -> float | None:
-    """Return a number in an event; None if the value is something else, or not finite."""
+    """Return the value as a float if it is a finite number; None for any other value."""
     return float(value) if type(value) in (int, float) and -MAX_VALUE < value < MAX_VALUE else None

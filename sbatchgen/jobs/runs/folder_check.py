@@ -28,8 +28,8 @@ from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs import record
 from sbatchgen.jobs.slurm.queue import key_of, queue
 
-LOOK_TIMEOUT_S = 30
-MOST_VALUES = 64  # values of a sweep that the trainer checks; each takes a twentieth of a second
+LOOK_TIMEOUT_S = 30  # the time limit of `python3 training --look`
+MAX_CHECKED_VALUES = 64  # values of a sweep that the trainer checks; each check takes 50 ms
 # Fixes for a run folder that is in use, or whose checkpoint does not fit.
 OTHER_RUN = "start another run: --run-dir runs/NAME"
 AFRESH = "start from nothing: --resume off"
@@ -87,61 +87,62 @@ def inspect_run_folder(
     if resolved.sweep:
         return None, list(_refused_values(resolved, resolved.sweep, flags))
     main = resolved.main
-    answer = _forecast([*flags, *main.args], main.nodes * main.nproc_per_node)
+    answer = _ask_trainer([*flags, *main.args], main.nodes * main.nproc_per_node)
     if answer is None:
         return None, []
     if isinstance(answer, Problem):
         return None, [_refused_arguments(answer, str(resolved.origin("args")))]
-    start = RunFolderForecast(
+    forecast = RunFolderForecast(
         **{name: answer[name] for name in RunFolderForecast.__annotations__ if name in answer}
     )
-    if start.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
+    if forecast.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
         return None, []  # only the nodes have the file system of the folder
-    return start, list(_findings_of_forecast(resolved, run_dir, start))
+    return forecast, list(_findings_of_forecast(resolved, run_dir, forecast))
 
 
 def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
     """Yield an error for each value of a sweep that the trainer refuses.
 
-    The trainer looks at whole points, but only at those with a value that no earlier point had.
+    The trainer checks whole points, but only points with a value that no earlier point had.
     """
-    asked: set[tuple[str, str]] = set()
-    refused: set[str] = set()  # an unknown flag is reported once, refused values each time
+    checked: set[tuple[str, str]] = set()  # names of parameters, each with a value
+    reported: set[str] = set()
     for point in sweep.points:
-        new = {*zip(sweep.names, point, strict=True)} - asked
-        if not new or len(asked) >= MOST_VALUES:
+        new = {*zip(sweep.names, point, strict=True)} - checked
+        if not new or len(checked) >= MAX_CHECKED_VALUES:
             continue
-        asked |= new
+        checked |= new
         args = [sweep.filled(arg, point) for arg in resolved.args]
-        answer = _forecast([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
+        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
         if not isinstance(answer, Problem):
             continue
+        # Without the value, an unknown flag gives the same message for each point, and is reported once.
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
-        if what not in refused:
-            refused.add(what)
+        if what not in reported:
+            reported.add(what)
             yield _refused_arguments(answer._replace(what=what))
 
 
 def _refused_arguments(problem: Problem, at: str = "") -> Finding:
     """Return the trainer's complaint about its arguments as an error of the job."""
-    its_help = f"see its flags: python3 {quoting.word(str(_package()))} --help"
-    fix = problem.fix.replace("python -m training --help", its_help)
+    see_flags = f"see its flags: python3 {quoting.word(str(_training_package()))} --help"
+    fix = problem.fix.replace("python -m training --help", see_flags)
     unknown = re.search(r"unrecognized arguments: (--[\w-]+)", problem.what)
-    ours = {"--yes", "--dry-run", *(flag for option in parameters() for flag in option.opts)}
-    if unknown and unknown[1] in ours:
+    our_options = {"--yes", "--dry-run", *(flag for option in parameters() for flag in option.opts)}
+    if unknown and unknown[1] in our_options:
         fix = f"{unknown[1]} is an option of sbatchgen: write it before the --"
     what = f"the trainer refuses its arguments: {problem.what}"
     return Finding("error", Problem(what, at or problem.at, fix))
 
 
-def _forecast(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
+def _ask_trainer(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
     """Return the forecast of the bundled training package, or its error; None if it gives neither.
 
-    The package in the profile's `paths.code` is not run: the profile may come with somebody's repository.
+    The training package in the profile's `paths.code` is not run, because it may be a stranger's code.
     """
     try:
         environment = {"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"}
-        words = child.python(str(_package()), "--look", *args)
+        words = child.python(str(_training_package()), "--look", *args)
         done = child.run(words, environment, timeout=LOOK_TIMEOUT_S)
     except (OSError, child.LateError, ValueError):
         return None
@@ -154,38 +155,38 @@ def _forecast(args: Sequence[str], processes: int) -> dict[str, Any] | Problem |
     return answer if isinstance(answer, dict) else None
 
 
-def _package() -> Path:
+def _training_package() -> Path:
     return bundled("code") / "training"
 
 
 def _findings_of_forecast(
-    resolved: ResolvedJob, run_dir: Path, start: RunFolderForecast
+    resolved: ResolvedJob, run_dir: Path, forecast: RunFolderForecast
 ) -> Iterator[Finding]:
-    """Yield an error if the forecast start is useless or fails."""
-    folder, by = str(run_dir), f", trained by job {start.job}" if start.job else ""
-    if start.state == "done":
-        what = f"nothing left to do in {folder}: {start.epoch} of {start.epochs} epochs are done{by}"
+    """Yield an error if the trainer, as it forecasts, would have nothing to do or would fail."""
+    folder, by = str(run_dir), f", trained by job {forecast.job}" if forecast.job else ""
+    if forecast.state == "done":
+        what = f"nothing left to do in {folder}: {forecast.epoch} of {forecast.epochs} epochs are done{by}"
         yield error(resolved, "run_dir", what, f"train longer: -- --epochs N{OR}{OTHER_RUN}{OR}{AFRESH}")
-    elif start.state == "changed":
-        flags = [(name.replace("_", "-"), old, new) for name, (old, new) in start.changed.items()]
+    elif forecast.state == "changed":
+        flags = [(name.replace("_", "-"), old, new) for name, (old, new) in forecast.changed.items()]
         listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
         fix = OR.join(
             ("use the old settings", OTHER_RUN, AFRESH, "accept the settings: -- --allow-config-change")
         )
         yield error(resolved, "run_dir", what, fix)
-    elif start.state == "used" and not resolved.options.dependency:
-        what = f"{folder} is in use by {start.holder}"
+    elif forecast.state == "used" and not resolved.options.dependency:
+        what = f"{folder} is in use by {forecast.holder}"
         yield error(resolved, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif start.state == "missing" and not resolved.options.dependency:  # a job before may make it
-        yield _no_checkpoint(resolved, run_dir, start.checkpoint)
+    elif forecast.state == "missing" and not resolved.options.dependency:  # the job before may make it
+        yield _no_checkpoint(resolved, run_dir, forecast.checkpoint)
 
 
 def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
     """Return an error for a missing checkpoint; a warning if only the nodes may see its folder."""
     checkpoints = run_dir / "checkpoints"
     is_visible = not name.startswith("/") or Path(name).parent.is_dir()
-    if "/" not in name:  # a name in the run folder, which only the nodes may see
+    if "/" not in name:  # the name of a file in the run folder
         is_visible = any(folder.is_dir() for folder in run_dir.parents[:-1])
     names = [file.name for file in checkpoints.glob("*.pt")] if checkpoints.is_dir() else []
     key = "resume" if resolved.resume not in ("auto", "off") else "args"
@@ -220,16 +221,16 @@ def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str,
     A file is not missing if its folder does not exist here either: the nodes may have both. If this machine
     can't submit the job, a missing file is a warning, because the machine that submits it may have the file.
     """
-    certain = submits_here(resolved, environment)
+    is_certain = submits_here(resolved, environment)
     for finding in _missing_files(resolved, folder, environment):
-        yield finding if certain else finding._replace(severity="warning")
+        yield finding if is_certain else finding._replace(severity="warning")
 
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file, with its severity on a machine that can submit the job."""
     snapshot = resolved.snapshot_dir if resolved.slurm else None
-    working = snapshot or resolved.options.chdir
-    chdir = filled_path(working, folder, environment) if working else folder
+    named = snapshot or resolved.options.chdir  # the working folder of the job, if one is named
+    chdir = filled_path(named, folder, environment) if named else folder
     if snapshot and chdir and not chdir.is_dir():
         yield error(resolved, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
     elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
@@ -245,22 +246,23 @@ def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str
         if path and path.parent.is_dir() and not path.exists():
             finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    at = partial(filled_path, folder=folder, environment=environment)
-    lacking = (job.runtime.missing(job, at) for job in resolved.jobs)
-    for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(lacking)):
+    find = partial(filled_path, folder=folder, environment=environment)
+    missing_of_runtimes = (job.runtime.missing(job, find) for job in resolved.jobs)
+    for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(missing_of_runtimes)):
         yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (`sbatchgen data` makes data sets), or name another: --data-dir"
         finding = error(resolved, "data", f"there is no data folder {data}", fix)
-        local = resolved.profile.scheduler == "none"
-        yield finding if local else finding._replace(severity="warning")  # another job may make it
+        is_local = resolved.profile.scheduler == "none"
+        yield finding if is_local else finding._replace(severity="warning")  # another job may make it
 
 
 def unmountable(resolved: ResolvedJob, folder: str) -> str:
     """Return why a container can't mount a folder at the folder's own path; "" if it can."""
-    split = "," in folder or ":" in folder
-    return "the path would be split at the comma or colon" if split else resolved.runtime.unmountable(folder)
+    if "," in folder or ":" in folder:
+        return "the path would be split at the comma or colon"
+    return resolved.runtime.unmountable(folder)
 
 
 def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
@@ -268,9 +270,9 @@ def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
     for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
         path = chdir / trainer
         is_folder = path.is_dir() and not (path / "__main__.py").exists()
-        elsewhere = resolved.runtime.is_container or not path.parent.is_dir()
-        is_known = path.exists() or "{env:" in trainer or (trainer.startswith("/") and elsewhere)
-        if not trainer_is_file(trainer) or (is_known and not is_folder):
+        may_be_elsewhere = resolved.runtime.is_container or not path.parent.is_dir()
+        may_exist = path.exists() or "{env:" in trainer or (trainer.startswith("/") and may_be_elsewhere)
+        if not trainer_is_file(trainer) or (may_exist and not is_folder):
             continue
         siblings = [file.name for file in path.parent.glob("*.py")]
         fix = did_you_mean(path.name, siblings) if siblings else "name a file, relative to this folder"
@@ -287,14 +289,15 @@ def filled_path(path: ShellPath, folder: Path, environment: Mapping[str, str]) -
 
 def used_by_job(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
     """Return a problem if a job of the run folder still waits or runs; `at` is where the folder was named."""
-    submissions = [submission for submission in record.records(run_dir)[-100:] if submission.process is None]
-    clusters = {submission.key: submission.cluster for submission in submissions if submission.key}
+    newest = record.records(run_dir)[-100:]
+    to_slurm = [submission for submission in newest if submission.process is None]
+    clusters = {submission.key: submission.cluster for submission in to_slurm if submission.key}
     live = {}
     try:
         for cluster in {*clusters.values()}:
             for row in queue(environment, cluster=cluster):
-                ended = row.state.ended or row.state.name == "COMPLETING"
-                if key_of(row.command) in clusters and not ended:
+                has_ended = row.state.ended or row.state.name == "COMPLETING"
+                if key_of(row.command) in clusters and not has_ended:
                     live[row.job] = row.state
     except SlurmError:  # the submission reports why Slurm does not answer
         return None
