@@ -53,7 +53,7 @@ class Starter:
 
     name: str  # what users write
     command: str  # its command in bash; it starts the tasks of the allocation, in the order of the nodes
-    ranks: str  # where tasks find their ranks: the training package's value of --launcher
+    ranks: str  # the training package's value of --launcher, by which tasks find their ranks
 
 
 # ibrun is TACC's program, and starts the MPI of the loaded module. mpirun of Open MPI, Intel MPI and MPICH

@@ -60,8 +60,8 @@ def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the events in a JSON object that a trainer has written.
 
     An object of the bundled trainer is an event already. The object of a user's own trainer has no `event`:
-    {"step": 3, "loss": 0.2, "val_loss": 0.3}. Its training numbers become an event "train", and its validation
-    numbers, without "val_", an event "epoch".
+    {"step": 3, "loss": 0.2, "val_loss": 0.3}. Its training numbers become an event "train". Its validation
+    numbers become an event "epoch", without the prefix "val_".
     """
     if isinstance(fields.get("event"), str):
         yield dict(fields)

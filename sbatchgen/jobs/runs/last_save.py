@@ -119,5 +119,5 @@ def _has_ended(folder: Path) -> bool:
 def _max_wait_s(folder: Path) -> float:
     """Return how many seconds a training may take to end, by its last step and its last save."""
     newest = some_events(folder, from_end=True)
-    last_s = {name: number(event.get(name)) or 0.0 for event in newest for name in _DURATIONS if name in event}
-    return max(MIN_WAIT_S, WAIT_FACTOR * sum(last_s.values()))
+    last = {name: number(event.get(name)) or 0.0 for event in newest for name in _DURATIONS if name in event}
+    return max(MIN_WAIT_S, WAIT_FACTOR * sum(last.values()))

@@ -16,15 +16,15 @@ from sbatchgen.jobs.slurm.fields import count, gpus_of, limit, pairs, seconds, t
 from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.jobs.slurm.state import state
 
-# Fields of sacct --format, by our names: all releases since 20.11 have them except SubmitLine.
-_ALWAYS = {
+# Fields of sacct --format, by our names. All releases since 20.11 have them, SubmitLine since 21.08.
+_COMMON_FIELDS = {
     "id": "JobID",
     "used": "ElapsedRaw",
     "limit": "TimelimitRaw",
     "nodes": "NNodes",
     "submitted": "SubmitLine",
 }
-_FIELDS = _ALWAYS | {
+_FIELDS = _COMMON_FIELDS | {
     "state": "State",
     "reason": "Reason",
     "start": "Start",
@@ -34,10 +34,15 @@ _FIELDS = _ALWAYS | {
     "eligible": "Eligible",
 }
 # --noconvert leaves MaxRSS in bytes, and the memory of a TRES in MiB (sacct/print.c).
-_USAGE_FIELDS = _ALWAYS | {"tres": "AllocTRES", "tasks": "NTasks", "memory": "MaxRSS", "cpu": "TotalCPU"}
-REQUEUED = "put back into the queue"  # the end of a start after scontrol requeue, in words
-_ANY_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
-_FIELDS_OF_ALL_STARTS = ("user", "name", "folder", "submitted")  # a requeue does not change these
+_USAGE_FIELDS = _COMMON_FIELDS | {
+    "tres": "AllocTRES",
+    "tasks": "NTasks",
+    "memory": "MaxRSS",
+    "cpu": "TotalCPU",
+}
+_ANY_JOB_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
+_FIELDS_KEPT_BY_REQUEUE = ("user", "name", "folder", "submitted")
+REQUEUED = "put back into the queue"  # the end of a start after `scontrol requeue`, in words
 _NO_SUBMIT_LINE = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has the field since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 
@@ -71,40 +76,40 @@ def accounting(
     printed = _rows(jobs, since, environment, _FIELDS, options)
     if printed is None:
         return None
-    starts: dict[str, list[dict[str, str]]] = {}
+    starts_by_id: dict[str, list[dict[str, str]]] = {}
     for row in printed:
         if row["state"] != "RESIZING":  # a job that is resized continues the same start with other nodes
-            starts.setdefault(row["id"], []).append(row)
-    return [_job(*several) for several in starts.values()]
+            starts_by_id.setdefault(row["id"], []).append(row)
+    return [_job(starts) for starts in starts_by_id.values()]
 
 
 def any_accounting(
     ids: Sequence[str], environment: Mapping[str, str]
 ) -> list[tuple[SlurmJob, Mapping[str, str]]] | None:
-    """Return the newest jobs with these ids, of any user, each with the fields `_ANY_FIELDS` of its row.
+    """Return the newest jobs with these ids, of any user, each with the fields `_ANY_JOB_FIELDS` of its row.
 
     Return None if no database answers; raise SlurmError if sacct fails.
     """
-    epoch = datetime.fromtimestamp(86400, timezone.utc)
+    epoch = datetime.fromtimestamp(86400, timezone.utc)  # a day later, so that no time zone leads before 1970
     options = ["--allocations", "--duplicates"]
-    printed = _rows(dict.fromkeys(ids, ""), epoch, environment, _ANY_FIELDS, options)
+    printed = _rows(dict.fromkeys(ids, ""), epoch, environment, _ANY_JOB_FIELDS, options)
     if printed is None:
         return None
-    starts: dict[str, list[dict[str, str]]] = {}
+    starts_by_id: dict[str, list[dict[str, str]]] = {}
     for row in printed:
-        several = starts.setdefault(row["id"], [])
-        if several and any(several[-1].get(name) != row.get(name) for name in _FIELDS_OF_ALL_STARTS):
-            several.clear()  # the earlier rows belong to another job that had this id
-        several.append(row)
-    return [(_job(*several), several[-1]) for several in starts.values()]
+        starts = starts_by_id.setdefault(row["id"], [])
+        if starts and any(starts[-1].get(name) != row.get(name) for name in _FIELDS_KEPT_BY_REQUEUE):
+            starts.clear()  # the earlier rows belong to another job that had this id
+        starts.append(row)
+    return [(_job(starts), starts[-1]) for starts in starts_by_id.values()]
 
 
-def _job(*starts: Mapping[str, str]) -> SlurmJob:
+def _job(starts: Sequence[Mapping[str, str]]) -> SlurmJob:
     """Return a job from the rows of its starts, the oldest first."""
     row, before = starts[-1], ""
-    if earlier := starts[-2:-1]:
-        ended, nodes = state(earlier[0]["state"]), text(earlier[0]["node_list"])
-        before = (REQUEUED if ended.name == "REQUEUED" else ended.words) + f" ({nodes})" * bool(nodes)
+    if len(starts) > 1:
+        end, nodes = state(starts[-2]["state"]), text(starts[-2]["node_list"])
+        before = (REQUEUED if end.name == "REQUEUED" else end.words) + f" ({nodes})" * bool(nodes)
     return as_job(
         row,
         used_s=count(row["used"]),
@@ -119,19 +124,22 @@ def _job(*starts: Mapping[str, str]) -> SlurmJob:
 def usage(
     jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
 ) -> list[JobUsage] | None:
-    """Return the allocated and used resources of every start of these jobs; otherwise like `accounting`."""
+    """Return the allocated and used resources of every start of these jobs that has run.
+
+    The arguments, and the cases of None and SlurmError, are those of `accounting`.
+    """
     options = [*cluster_option(cluster), "--duplicates", "--noconvert"]
     printed = _rows(jobs, since, environment, _USAGE_FIELDS, options)
     if printed is None:
         return None
-    # Each start with its Slurm steps, which sacct prints after the start.
-    starts: list[tuple[dict[str, str], list[dict[str, str]]]] = []
-    for row in printed:
+    starts_with_steps: list[tuple[dict[str, str], list[dict[str, str]]]] = []
+    for row in printed:  # a start, and after it its Slurm steps, such as 4711.0
         if "." not in row["id"]:
-            starts.append((row, []))
-        elif starts:
-            starts[-1][1].append(row)
-    return [_usage(start, steps) for start, steps in starts if count(start["used"])]
+            starts_with_steps.append((row, []))
+        elif starts_with_steps:
+            _, steps = starts_with_steps[-1]
+            steps.append(row)
+    return [_usage(start, steps) for start, steps in starts_with_steps if count(start["used"])]
 
 
 def _rows(
@@ -148,8 +156,8 @@ def _rows(
     if not jobs:
         return []
     delimiter = separator()
-    whose = [f"--user={os.geteuid()}"] if all(jobs.values()) else []  # "" is the key of any job
-    arguments = [f"--jobs={','.join(jobs)}", *whose, *options]
+    user = [f"--user={os.geteuid()}"] if all(jobs.values()) else []  # the key "" stands for anybody's job
+    arguments = [f"--jobs={','.join(jobs)}", *user, *options]
     arguments += [f"--starttime={since.astimezone():%Y-%m-%dT%H:%M:%S}", "--noheader", "--parsable"]
     arguments += [f"--delimiter={delimiter}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
@@ -160,14 +168,14 @@ def _rows(
         return None
     if answer.failure:
         raise answer.error
-    ours, chosen = False, []
+    is_wanted, chosen = False, []
     for row in rows(answer.out, delimiter, [*fields]):
-        if "." not in row["id"]:  # a job; its Slurm steps follow
-            id_, submitted = row["id"], row.get("submitted", "")
+        if "." not in row["id"]:  # a job; its Slurm steps follow, and are chosen with it
+            id_, submit_line = row["id"], row.get("submitted", "")
             key = jobs.get(id_, jobs.get(re.split(r"[_+]", id_)[0]))
-            is_its = key is not None and (not key or folder_name(key) in submitted)
-            ours = not submitted or is_its
-        chosen += [row] if ours else []
+            has_key = key is not None and (not key or folder_name(key) in submit_line)
+            is_wanted = not submit_line or has_key
+        chosen += [row] if is_wanted else []
     return chosen
 
 
@@ -184,12 +192,13 @@ def _usage(start: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobU
         memory = Memory.parse(tres["mem"]) // nodes
     except ValueError:
         memory = 0
-    by_step = {}
-    for step in steps:  # memory on a node: the largest task's, times the most tasks that a node has
-        tasks = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
-        by_step[step["id"]] = count(step["memory"]) * max(tasks, 1)
-    batch = sum(size for step, size in by_step.items() if step.endswith(".batch"))
-    largest = max((size for step, size in by_step.items() if not step.endswith(".batch")), default=0)
+    bytes_by_step = {}  # memory on a node: the memory of the largest task, times the most tasks on a node
+    for step in steps:
+        tasks_on_node = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
+        bytes_by_step[step["id"]] = count(step["memory"]) * max(tasks_on_node, 1)
+    # The script's own step, JOB.batch, runs beside all others. Other steps may run one after the other.
+    batch = sum(size for step, size in bytes_by_step.items() if step.endswith(".batch"))
+    largest = max((size for step, size in bytes_by_step.items() if not step.endswith(".batch")), default=0)
     job, _, task = start["id"].partition("+")[0].partition("_")
     return JobUsage(
         job=job,

@@ -9,14 +9,26 @@ from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.slurm.client import answer_if_any
 from sbatchgen.jobs.slurm.fields import limit, names, pairs, seconds
 
-_QOS = ("name", "maxwall", "maxtres", "maxtrespu", "maxtrespa", "grptres", "flags", "mintres", "maxsubmitpu")
+# Fields of `sacctmgr show qos`; "pu" is for each user, "pa" for each account, "grp" for all jobs together.
+_QOS_FIELDS = (
+    "name",
+    "maxwall",
+    "maxtres",
+    "maxtrespu",
+    "maxtrespa",
+    "grptres",
+    "flags",
+    "mintres",
+    "maxsubmitpu",
+)
+# Flags of a QOS, each with the limit of the partition that the QOS overrides, by the keys of profiles.
 _OVERRIDES: Mapping[str, Literal["time_max", "nodes_max", "nodes_min", "partition_qos"]] = {
     "PartitionTimeLimit": "time_max",
     "PartitionMaxNodes": "nodes_max",
     "PartitionMinNodes": "nodes_min",
     "OverPartQOS": "partition_qos",
 }
-_ACCOUNTS = ("account", "partition", "qos", "defaultqos")
+_ACCOUNT_FIELDS = ("account", "partition", "qos", "defaultqos")
 
 
 @frozen(slots=True)
@@ -32,23 +44,23 @@ class Account:
 
 def qos(environment: Mapping[str, str]) -> dict[str, Qos] | None:
     """Return all QOS by their names; None if no database answers."""
-    rows = _rows(["qos"], _QOS, environment)
+    rows = _rows(["qos"], _QOS_FIELDS, environment)
     return None if rows is None else {row["name"]: _qos(row) for row in rows}
 
 
 def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Account] | None:
     """Return the accounts of a user on a cluster; None if the database does not answer."""
-    rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNTS, environment)
+    rows = _rows(["assoc", "where", f"user={user}", f"cluster={cluster}"], _ACCOUNT_FIELDS, environment)
     if rows is None:
         return None
-    default = _rows(["user", "where", f"name={user}"], ["defaultaccount"], environment) or []
+    default_rows = _rows(["user", "where", f"name={user}"], ["defaultaccount"], environment) or []
     return [
         Account(
             row["account"],
             row["partition"],
             names(row["qos"]),
             default_qos=row["defaultqos"],
-            is_default=row["account"] in (user_row["defaultaccount"] for user_row in default),
+            is_default=row["account"] in (user_row["defaultaccount"] for user_row in default_rows),
         )
         for row in rows
     ]
@@ -68,21 +80,21 @@ def _rows(
 def _qos(row: Mapping[str, str]) -> Qos:
     """Return a QOS whose limits for a job include its limits for a user, for an account and for all jobs."""
     tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
-    flags, wall = row["flags"].split(","), seconds(row["maxwall"])
-    fewest = pairs(row["mintres"].split(","))
+    flags, time_max_s = row["flags"].split(","), seconds(row["maxwall"])
+    min_tres = pairs(row["mintres"].split(","))
 
-    def least(name: str) -> int | None:
+    def lowest_limit(name: str) -> int | None:
         limits = (limit(values[name]) for values in tres)
         return min((value for value in limits if value is not None), default=None)
 
     return Qos(
-        time_max=None if wall is None else Duration(wall),
-        nodes_max=least("node"),
-        gpus_max=least("gres/gpu"),
-        cpus_max=least("cpu"),
-        nodes_min=limit(fewest["node"]),
-        gpus_min=limit(fewest["gres/gpu"]),
-        cpus_min=limit(fewest["cpu"]),
+        time_max=None if time_max_s is None else Duration(time_max_s),
+        nodes_max=lowest_limit("node"),
+        gpus_max=lowest_limit("gres/gpu"),
+        cpus_max=lowest_limit("cpu"),
+        nodes_min=limit(min_tres["node"]),
+        gpus_min=limit(min_tres["gres/gpu"]),
+        cpus_min=limit(min_tres["cpu"]),
         jobs_max=limit(row["maxsubmitpu"]),
         deny_on_limit="DenyOnLimit" in flags,
         overrides=tuple(key for flag, key in _OVERRIDES.items() if flag in flags),

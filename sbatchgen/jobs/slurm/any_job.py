@@ -1,4 +1,4 @@
-"""The facts of any job in Slurm, also of jobs of other programs and other users.
+"""The facts of any job in Slurm, also of jobs that sbatchgen did not submit, and of other users' jobs.
 
 The states come from squeue, and the files from scontrol(1), because only scontrol fills in the patterns in
 the names of logs. If the controller has forgotten a job, sacct(1) may know its folder and command.
@@ -16,8 +16,10 @@ from sbatchgen.jobs.slurm.client import answer_if_any, query
 from sbatchgen.jobs.slurm.fields import text, time
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 
+# A line of scontrol's output with a path or a text, such as "   WorkDir=/home/me/training".
 _FIELD = re.compile(r"^ *(UserId|SubmitTime|Command|SubmitLine|WorkDir|StdErr|StdOut)=(.*)$")
 _MEMORY = re.compile(r"MinMemoryNode=(\d+[KMGT]?)\b")
+# An id of a job, of a task of an array, or of a part of a heterogeneous job: "4711", "4711_3", "4711+1".
 JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
 
 
@@ -38,7 +40,7 @@ class AnyJob:
 
 
 def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
-    """Return the jobs with these ids, and all tasks of arrays, that the controller or the database knows.
+    """Return the jobs with these ids that the controller or the database knows; of an array, all tasks.
 
     Raises SlurmError if Slurm's commands are not here, or if the controller does not answer.
     """
@@ -68,15 +70,16 @@ def _files(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict
     """Return the fields that scontrol shows of jobs, by the ids that squeue prints."""
     if not ids:
         return {}
-    single = [ids[0]] if len(ids) == 1 else []  # scontrol shows one job, or all
-    done = query(["scontrol", "--all", "show", "job", *single], environment)
-    return dict(_blocks(done.out))
+    only_id = [ids[0]] if len(ids) == 1 else []  # scontrol can show one job, or all jobs
+    output = query(["scontrol", "--all", "show", "job", *only_id], environment)
+    return dict(_fields_by_id(output.out))
 
 
-def _blocks(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
+def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
     """Yield the id of each job as squeue prints it, and the job's fields in the output of scontrol.
 
-    A job's name may look like fields, even with line breaks. It precedes the real fields, so the last counts.
+    A job's name may look like fields, even with line breaks. The name precedes the real fields, so the last
+    field of each name counts.
     """
     for block in re.split(r"^(?=JobId=)", printed, flags=re.MULTILINE):
         first = block.partition("\n")[0]
@@ -123,18 +126,18 @@ def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> lis
     return [
         AnyJob(
             row=row,
-            user=more["user"],
-            name=more["name"],
-            folder=text(more["folder"]),
-            line=text(more.get("submitted", "")),
-            submitted=time(more["submit_time"]),
+            user=fields["user"],
+            name=fields["name"],
+            folder=text(fields["folder"]),
+            line=text(fields.get("submitted", "")),
+            submitted=time(fields["submit_time"]),
         )
-        for row, more in any_accounting(ids, environment) or ()
+        for row, fields in any_accounting(ids, environment) or ()
     ]
 
 
 def _with_cancelling_users(jobs: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
-    """Yield the jobs; add to cancelled ones the user who cancelled them, whom only the database knows."""
+    """Yield the jobs, cancelled jobs with the user who cancelled them, whom only the database knows."""
     ids = [str(job.row.job) for job in jobs if job.row.state.name == "CANCELLED"]
     try:
         answers = any_accounting([*dict.fromkeys(ids)], environment) or ()

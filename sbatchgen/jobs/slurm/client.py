@@ -15,20 +15,19 @@ MISSING_CONF_S = 5.0  # the limit if the file in SLURM_CONF is missing: Slurm wo
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
 _CONF_VARIABLE = "SLURM_CONF"  # the path of slurm.conf, which every command needs
-_JOB_VARIABLES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
-_QUERY_VARIABLES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+_JOB_PREFIXES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")  # of variables that change a submitted job
+# Of variables that change the answer of a query
+_QUERY_PREFIXES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
-_NO_CLUSTER = "Could not establish a configuration source"
+_NO_CONF = "Could not establish a configuration source"
 _MISSING_CONF = re.compile(r"s_p_parse_file: (.*?), retrying")
 _UNREACHABLE = re.compile(
     r"Unable to contact slurm controller|Unable to establish control machine address|Socket timed out"
     r"|Communication connection failure|Zero Bytes were transmitted or received"
     r"|Transport endpoint is not connected"
 )
-
-
 # How many seconds this thread waits for an answer; None for QUERY_TIMEOUT_S
-_LIMIT: ContextVar[float | None] = ContextVar("limit", default=None)
+_ANSWER_LIMIT_S: ContextVar[float | None] = ContextVar("answer_limit_s", default=None)
 
 
 class PrivateDataError(SlurmError):
@@ -47,7 +46,7 @@ class Output:
 
     @property
     def failure(self) -> str:
-        """How the command failed, without its own words; "" for success."""
+        """How the command failed, without the text that it printed; "" for success."""
         if self.status is None:
             return f"{self.program} did not end within {self.timeout:g} s"
         return f"{self.program} ended with exit status {self.status}" if self.status else ""
@@ -61,8 +60,8 @@ class Output:
     def error(self) -> SbatchgenError:
         """The failure of a query as an error for users."""
         message = " ".join(self.err.split())
-        if _NO_CLUSTER in message:
-            what = f"{self.program} finds no slurm.conf: {_NO_CLUSTER}"
+        if _NO_CONF in message:
+            what = f"{self.program} finds no slurm.conf: {_NO_CONF}"
             return SlurmError.of(what, fix="use a login node of the cluster")
         if missing := _MISSING_CONF.search(message):
             what = f"{self.program} finds no slurm.conf: {missing[1]}"
@@ -70,9 +69,9 @@ class Output:
                 what, fix="let SLURM_CONF name the file of the cluster, or: unset SLURM_CONF"
             )
         if self.unreachable:
-            last = self.err.strip().rpartition("\n")[2] or self.failure
+            last_line = self.err.strip().rpartition("\n")[2] or self.failure
             fix = "try again later; scontrol ping shows whether the controller is up"
-            return SlurmError.of(f"Slurm's controller does not answer: {last}", fix=fix)
+            return SlurmError.of(f"Slurm's controller does not answer: {last_line}", fix=fix)
         what = f"{self.failure}: {message}" if message else self.failure
         if _PRIVATE.search(message):
             fix = "slurm.conf hides it from users (PrivateData): ask an administrator"
@@ -87,19 +86,19 @@ def cluster_option(cluster: str) -> list[str]:
 
 def answer_limit_s() -> float:
     """Return how many seconds this thread waits for an answer of Slurm."""
-    return _LIMIT.get() or QUERY_TIMEOUT_S
+    return _ANSWER_LIMIT_S.get() or QUERY_TIMEOUT_S
 
 
 def patience_s(environment: Mapping[str, str], limit_s: float) -> float:
-    """Return how many seconds a query may take: at most a few if the file in SLURM_CONF is missing."""
-    named = environment.get(_CONF_VARIABLE, "")
-    missing = named and not os.path.exists(named)  # noqa: PTH110 - pathlib raises for a closed folder
-    return min(limit_s, MISSING_CONF_S) if missing else limit_s
+    """Return how many seconds a query may take: `limit_s`, or a few if the file in SLURM_CONF is missing."""
+    conf = environment.get(_CONF_VARIABLE, "")
+    is_missing = conf and not os.path.exists(conf)  # noqa: PTH110 - pathlib raises for a closed folder
+    return min(limit_s, MISSING_CONF_S) if is_missing else limit_s
 
 
 def set_answer_limit(limit_s: float | None) -> None:
     """Set how many seconds this thread waits for each answer from now on; None for the default."""
-    _LIMIT.set(limit_s)
+    _ANSWER_LIMIT_S.set(limit_s)
 
 
 def query(arguments: Sequence[str], environment: Mapping[str, str]) -> Output:
@@ -135,9 +134,9 @@ def run(
 ) -> Output:
     """Run a command of Slurm in this environment, and return its output.
 
-    `keep_open` is a descriptor that the command inherits. `for_job`: the command submits a job, which gets
-    the environment (see `child.run`). Raises SlurmError if the command can't be started, with the fix
-    `elsewhere` if it is not installed here.
+    `keep_open` is a file descriptor that the command inherits. `for_job`: the command submits a job, which
+    gets the environment (see `child.run`). Raises SlurmError if the command can't be started, with the fix
+    `elsewhere` if the command is not installed here.
     """
     program = arguments[0]
     try:
@@ -165,15 +164,16 @@ def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
     SBATCH_* and SLURM_* override the script. PYXIS_CONTAINER_* act like options of each Slurm step and of the
     script itself (args.c of pyxis): the script would run in the image, which has no srun.
     """
-    removed = [name for name in environment if name.startswith(_JOB_VARIABLES) and name != _CONF_VARIABLE]
+    removed = [name for name in environment if name.startswith(_JOB_PREFIXES) and name != _CONF_VARIABLE]
     return {name: value for name, value in environment.items() if name not in removed}, sorted(removed)
 
 
 def query_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that change the format or the subject of an answer."""
-    names = [name for name in environment if name == _CONF_VARIABLE or not name.startswith(_QUERY_VARIABLES)]
+    names = [name for name in environment if name == _CONF_VARIABLE or not name.startswith(_QUERY_PREFIXES)]
     clean = {name: environment[name] for name in names}
-    return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}  # the tasks of an array in full: squeue(1)
+    # SLURM_BITSTR_LEN=0: squeue(1) prints the tasks of an array in full
+    return clean | {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
 
 
 def status_in_shell(returncode: int) -> int:
@@ -182,14 +182,14 @@ def status_in_shell(returncode: int) -> int:
 
 
 def _text(output: bytes | None) -> str:
-    """Return output as text; a site's plugin or a user's job may print any bytes."""
+    """Return output as text, even if it is not UTF-8: a site's plugin or a user's job may print any bytes."""
     return (output or b"").decode("utf-8", "replace")
 
 
 def _cannot_start(
     program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
 ) -> SbatchgenError:
-    """Return an error that tells a missing program from one that can't be executed."""
+    """Return the error for a program that is not installed, or that can't be executed."""
     path = search_path.find(program, environment, os.F_OK)
     if not path:
         return SlurmError.of(f"there is no {program} here", fix=elsewhere)

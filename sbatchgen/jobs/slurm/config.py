@@ -11,8 +11,9 @@ from sbatchgen.jobs.slurm.fields import limit, text
 
 Record = TypeVar("Record")
 _LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)
-_LEAF = re.compile(r"^SwitchName=\S+ Level=0 .*?\bNodes=(\S+)", re.MULTILINE)
-_LINE = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)
+# A leaf switch: "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-16]".
+_LEAF_SWITCH = re.compile(r"^SwitchName=\S+ Level=0 .*?\bNodes=(\S+)", re.MULTILINE)
+_SETTING = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)  # "ClusterName             = msu"
 
 
 def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
@@ -23,7 +24,7 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
 
 def settings_in(printed: str) -> dict[str, str]:
     """Return the settings in the output of scontrol by their names; "" for a setting that is not set."""
-    return {name: text(value) for name, value in _LINE.findall(printed)}
+    return {name: text(value) for name, value in _SETTING.findall(printed)}
 
 
 def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
@@ -41,12 +42,12 @@ def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dic
     shown = answer_if_any(["scontrol", "-o", "show", "topology"], environment)
     if shown is None:
         return {}
-    if leaves := _LEAF.findall(shown):
+    if leaves := _LEAF_SWITCH.findall(shown):
         return {"topology": "tree", "switch_nodes": str(max(len(hosts(nodes)) for nodes in leaves) or "")}
     if shown.startswith("BlockName="):
         return {"topology": "block"}
-    plain = settings.get("TopologyPlugin") in ("topology/none", "topology/default", "topology/flat")
-    return {"topology": "flat"} if plain and not shown.strip() else {}
+    is_flat = settings.get("TopologyPlugin") in ("topology/none", "topology/default", "topology/flat")
+    return {"topology": "flat"} if is_flat and not shown.strip() else {}
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:

@@ -18,7 +18,10 @@ Table = TypeVar("Table")
 
 @frozen(kw_only=True)
 class Explanation:
-    """An entry of a table; its texts have slots: {0} for the first group of the pattern, and named ones."""
+    """An entry of a table.
+
+    Its texts have slots: {0} for the first group of the pattern, and slots with names such as {run}.
+    """
 
     means: str  # the meaning in plain words
     fix: str  # what to do
@@ -50,7 +53,7 @@ class Texts(Generic[Entry]):
 
 def read_table(file: Path, kind: type[Table]) -> Table:
     """Return a table from its YAML file, as the record `kind`; each file is read once."""
-    hashable: Any = kind
+    hashable: Any = kind  # for mypy, which takes no class of a type variable for hashable
     table: Table = _read(file, hashable)
     return table
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from sbatchgen.base import units
 
-_DIGITS = 18  # digits of the largest real number; NO_VAL64 and others, which have more, mean "not set"
+_MAX_DIGITS = 18  # digits of the largest real number; longer numbers such as NO_VAL64 mean "not set"
 
 
 def text(printed: str) -> str:
@@ -22,7 +22,7 @@ def pairs(parts: Iterable[str]) -> defaultdict[str, str]:
 
 def gpus_of(tres: Mapping[str, str]) -> int:
     """Return the number of GPUs in a TRES; 0 if Slurm counts no GPUs. A count without a type is the total."""
-    typed = sum(count(many) for name, many in tres.items() if name.startswith("gres/gpu:"))
+    typed = sum(count(number) for name, number in tres.items() if name.startswith("gres/gpu:"))
     return count(tres.get("gres/gpu", "")) or typed
 
 
@@ -39,7 +39,7 @@ def count(printed: str) -> int:
 
 def limit(printed: str) -> int | None:
     """Return a number; None for UNLIMITED, a missing field, and Slurm's numbers for "not set"."""
-    is_number = len(printed) <= _DIGITS and printed.isascii() and printed.isdecimal()
+    is_number = len(printed) <= _MAX_DIGITS and printed.isascii() and printed.isdecimal()
     return int(printed) if is_number else None
 
 
@@ -54,7 +54,7 @@ def time(printed: str) -> datetime | None:
 def seconds(printed: str) -> int | None:
     """Return the seconds of a duration, D-HH:MM:SS or MM:SS; None for texts such as "UNLIMITED"."""
     duration = units.seconds(printed) if ":" in printed else None
-    return None if duration is None or duration >= 10**_DIGITS else duration
+    return None if duration is None or duration >= 10**_MAX_DIGITS else duration
 
 
 def exit_status(printed: str) -> tuple[int, int]:

@@ -17,18 +17,20 @@ from sbatchgen.jobs.slurm.node import NodeGres, SlurmNode, node_gres
 from sbatchgen.jobs.slurm.queue import rows, separator
 from sbatchgen.jobs.slurm.state import state, state_texts
 
-_TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")
-_STATE = re.compile(r" JobState=(\S+) Reason=")
-# The nodes of a running job, and the generic resources that the job has on each of them.
+_TAKES_JOBS = ("IDLE", "MIXED", "ALLOCATED")  # states of nodes that take jobs, unless a flag forbids it
+_JOB_STATE = re.compile(r" JobState=(\S+) Reason=")
+# The nodes of a running job, and the generic resources that the job has on each of them, for example
+# "Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:1(IDX:2)".
 _ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
-# The start of a job's record, with the job's id. A text that a user chose may look the same.
-_RECORD = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
-_LABELS = ("MCSLabel", "Account", "WCKey")  # a user may choose these; scontrol prints them before the GPUs
+# The start of a job's record: "JobId=4711 JobName=". A text that a user chose may look the same.
+_RECORD_START = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
+# Texts that a user may choose, and that scontrol prints between the job's name and its GPUs.
+_LABELS = ("MCSLabel", "Account", "WCKey")
 _JOB_FIELDS = ("JobID", "Name", "State", "NodeList", *_LABELS)
 
 MAX_GPUS = 1024  # the most GPUs of a node: MAX_GRES_BITMAP of Slurm
 
-ShardsOfJobs = Mapping[tuple[str, int], int]  # shards that jobs use, by the node's name and the GPU's index
+ShardsInUse = Mapping[tuple[str, int], int]  # shards that jobs use, by the node's name and the GPU's index
 
 
 @frozen(slots=True)
@@ -83,69 +85,77 @@ def unavailable(node: SlurmNode) -> str:
 def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> list[GpuNode]:
     """Return the nodes that have GPUs.
 
-    If nodes do not show the shards of each GPU, Slurm is asked for jobs; this may raise SlurmError.
+    If the nodes do not show how many shards of each GPU are in use, Slurm is asked for jobs, which may raise
+    SlurmError.
     """
     with_gpus = [node for node in nodes if any(gres.count for gres in _gres_named("gpu", node.gres))]
-    lack_shards = any(not gres.per_gpu for node in with_gpus for gres in _gres_named("shard", node.gres_used))
-    of_jobs = _shards_of_jobs(environment) if lack_shards else {}
+    shards = (gres for node in with_gpus for gres in _gres_named("shard", node.gres_used))
+    of_jobs = {} if all(gres.per_gpu for gres in shards) else _shards_of_jobs(environment)
     return [node_with_gpus(node, of_jobs) for node in with_gpus]
 
 
-def node_with_gpus(node: SlurmNode, of_jobs: ShardsOfJobs) -> GpuNode:
-    """Return a node with its GPUs; `of_jobs` has shards in use if nodes do not show them."""
+def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
+    """Return a node with its GPUs; `shards_of_jobs` has the shards in use if nodes do not show them."""
     gpus_used = [gres for gres in _gres_named("gpu", node.gres_used) if gres.count]
-    types = _types(_gres_named("gpu", node.gres), gpus_used)
+    types = _types_by_index(_gres_named("gpu", node.gres), gpus_used)
     taken = _taken(types, gpus_used)
     shards, shards_used = [0] * len(types), dict[int, int | None]()
     for gres in _gres_named("shard", node.gres):
-        of_type, left = _indexes_of_type(types, gres.type), gres.count
+        of_type, shards_left = _indexes_of_type(types, gres.type), gres.count
         for number, index in enumerate(of_type):  # as _distribute_count of Slurm's gres_c_s.c does
-            shards[index] = left // (len(of_type) - number)
-            left -= shards[index]
+            shards[index] = shards_left // (len(of_type) - number)
+            shards_left -= shards[index]
     for gres in _gres_named("shard", node.gres_used):
         of_type = _indexes_of_type(types, gres.type)
         # Slurm lists all GPUs of the node, or only the GPUs of the type.
         indexes = range(len(types)) if len(gres.per_gpu) >= len(types) else of_type
-        for index, (count, total) in zip(indexes, gres.per_gpu, strict=False):
+        for index, (used, total) in zip(indexes, gres.per_gpu, strict=False):
             shards[index] = max(shards[index], total)
-            if count is None:
+            if used is None:
                 taken.add(index)
-            elif count:
-                shards_used[index] = count
-        # Before 23.11: `indexes` lacks a GPU if a job has freed only some of its shards, so jobs add it.
+            elif used:
+                shards_used[index] = used
+        # Before 23.11, a node shows only which GPUs have shards in use, and lacks a GPU on which a job has freed
+        # some of its shards. So the shards of jobs count too.
         if not gres.per_gpu:
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
-            places = {index: (node.name, index) for index in of_type}
-            shards_used |= {index: of_jobs[place] for index, place in places.items() if place in of_jobs}
+            for index in of_type:
+                if (node.name, index) in shards_of_jobs:
+                    shards_used[index] = shards_of_jobs[node.name, index]
     gpus = (
         Gpu(index, kind, index in taken, shards[index], used, free=index not in taken and used == 0)
         for index, kind in enumerate(types)
         for used in [shards_used.get(index, 0)]
     )
-    return GpuNode(node, tuple(gpus), all(len(gres.indexes) == gres.count for gres in gpus_used))
+    is_numbered = all(len(gres.indexes) == gres.count for gres in gpus_used)
+    return GpuNode(node, tuple(gpus), is_numbered)
 
 
-def _gres_named(name: str, several: Iterable[NodeGres]) -> list[NodeGres]:
-    return [gres for gres in several if gres.name == name]
+def _gres_named(name: str, all_gres: Iterable[NodeGres]) -> list[NodeGres]:
+    return [gres for gres in all_gres if gres.name == name]
 
 
-def _types(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
-    """Return the type of each GPU by its index: of GPUs in use as shown, of others in slurm.conf's order."""
-    left = Counter[str]()
+def _types_by_index(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
+    """Return the type of each GPU by its index.
+
+    Slurm shows the index and the type of GPUs in use. The other GPUs get the remaining types in the order of
+    slurm.conf.
+    """
+    remaining = Counter[str]()
     for gres in configured:
-        left[gres.type] += min(gres.count, MAX_GPUS)
+        remaining[gres.type] += min(gres.count, MAX_GPUS)
     by_index: dict[int, str] = {}
-    total = left.total()
+    total = remaining.total()
     for kind, index in ((gres.type, index) for gres in used for index in gres.indexes):
-        if index < total and left[kind] > 0 and index not in by_index:
+        if index < total and remaining[kind] > 0 and index not in by_index:
             by_index[index] = kind
-            left[kind] -= 1
-    rest = left.elements()
+            remaining[kind] -= 1
+    rest = remaining.elements()
     return [by_index[index] if index in by_index else next(rest) for index in range(total)]
 
 
 def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
-    """Return the indexes of GPUs that jobs have whole; if Slurm shows only how many, any of the type."""
+    """Return the indexes of GPUs that jobs have whole; if Slurm shows only their number, of any such GPUs."""
     taken = {index for gres in used for index in gres.indexes if index < len(types)}
     for gres in used:
         others = [index for index in _indexes_of_type(types, gres.type) if index not in taken]
@@ -158,12 +168,12 @@ def _indexes_of_type(types: Sequence[str], kind: str) -> list[int]:
     return [index for index, type_ in enumerate(types) if type_ == kind] or [*range(len(types))]
 
 
-def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
+def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsInUse:
     """Return the shards in use on each GPU, from the jobs that this user may see.
 
-    Only scontrol shows the GPU, but it also prints texts that users choose, which may have line breaks and
-    look like GPUs. squeue prints each of these texts alone, so they can be removed. Nodes with a job whose
-    record is uncertain are excluded.
+    Only scontrol shows on which GPU a job has shards. But scontrol also prints texts that users choose, and
+    these may have line breaks and look like GPUs. squeue prints each of these texts separately, so they can
+    be removed. Nodes with a job whose record is uncertain are excluded.
     """
     delimiter = separator()
     command = ["squeue", "--all", "--noheader", "--states=all"]
@@ -172,28 +182,28 @@ def _shards_of_jobs(environment: Mapping[str, str]) -> ShardsOfJobs:
     )
     printed = answer(["scontrol", "-a", "-o", "-d", "show", "job"], environment)
     records: dict[str, list[int]] = {}
-    for start in _RECORD.finditer(printed):
-        records.setdefault(start[1], []).append(start.end())
-    in_use, unknown = Counter[tuple[str, int]](), set[str]()
+    for match in _RECORD_START.finditer(printed):
+        records.setdefault(match[1], []).append(match.end())
+    in_use, uncertain_nodes = Counter[tuple[str, int]](), set[str]()
     for row in rows(jobs, delimiter, _JOB_FIELDS):
-        job = _trusted_part(row, printed, records.get(row["JobID"], ()))
-        running = _STATE.search(job)
-        if running is None and not state(row["State"]).ended:
-            unknown.update(hosts(row["NodeList"]))
-        if running is None or state(running[1]).ended:
+        record = _trusted_part(row, printed, records.get(row["JobID"], ()))
+        job_state = _JOB_STATE.search(record)
+        if job_state is None and not state(row["State"]).ended:
+            uncertain_nodes.update(hosts(row["NodeList"]))
+        if job_state is None or state(job_state[1]).ended:
             continue
-        for nodes, gres in _ON_NODES.findall(job):
+        for nodes, gres in _ON_NODES.findall(record):
             for shards in _gres_named("shard", node_gres(gres)):
                 if len(shards.indexes) == 1:
                     in_use.update({(name, shards.indexes[0]): shards.count for name in hosts(nodes)})
-    return {place: count for place, count in in_use.items() if place[0] not in unknown}
+    return {(node, gpu): count for (node, gpu), count in in_use.items() if node not in uncertain_nodes}
 
 
 def _trusted_part(row: Mapping[str, str], printed: str, records: Sequence[int]) -> str:
-    """Return the part of a job's record that no user can choose: after the job's name, before later texts.
+    """Return the part of a job's record that no user can choose, between the job's name and "MinCPUsNode=".
 
-    Return "" if that is uncertain. `row` has the texts as squeue prints them, `records` where records of this
-    id begin in the output of scontrol.
+    Return "" if the part is uncertain. `row` has the texts as squeue prints them. `printed` is the output of
+    scontrol, and `records` has the offsets in it after "JobName=" of this job.
     """
     name = f"{row['Name']} UserId="
     labels = "".join(row[key] for key in _LABELS)
@@ -208,9 +218,9 @@ def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
     groups: dict[str, list[tuple[Gpu, bool]]] = defaultdict(list)
     partitions: dict[str, dict[str, None]] = defaultdict(dict)
     for gpu_node in nodes:
-        closed = bool(unavailable(gpu_node.node))
+        is_closed = bool(unavailable(gpu_node.node))
         for gpu in gpu_node.gpus:
-            groups[gpu.type].append((gpu, closed))
+            groups[gpu.type].append((gpu, is_closed))
             partitions[gpu.type] |= dict.fromkeys(gpu_node.node.partitions)
     return [
         GpuCount(
@@ -219,11 +229,11 @@ def counts(nodes: Iterable[GpuNode]) -> list[GpuCount]:
             total=len(gpus),
             in_use=sum(gpu.taken for gpu, _ in gpus),
             shared=sum(not gpu.taken and gpu.shards_used != 0 for gpu, _ in gpus),
-            free=sum(gpu.free for gpu, closed in gpus if not closed),
-            unavailable=sum(gpu.free for gpu, closed in gpus if closed),
+            free=sum(gpu.free for gpu, is_closed in gpus if not is_closed),
+            unavailable=sum(gpu.free for gpu, is_closed in gpus if is_closed),
             shards=sum(gpu.shards for gpu, _ in gpus),
-            shards_free=sum(gpu.shards_free for gpu, closed in gpus if not closed),
-            shards_on_one=max((gpu.shards_free for gpu, closed in gpus if not closed), default=0),
+            shards_free=sum(gpu.shards_free for gpu, is_closed in gpus if not is_closed),
+            shards_on_one=max((gpu.shards_free for gpu, is_closed in gpus if not is_closed), default=0),
         )
         for kind, gpus in groups.items()
     ]

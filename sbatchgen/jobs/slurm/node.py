@@ -14,12 +14,15 @@ from sbatchgen.jobs.slurm.client import answer
 from sbatchgen.jobs.slurm.config import printed, record_of
 from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, text
 
-_ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # a comma in parentheses separates no items
-_DETAIL = re.compile(r"\(([^()]*)\)$")
+_ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # "gpu:a100:4(IDX:0,2)"; a comma in parentheses ends no item
+_DETAIL = re.compile(r"\(([^()]*)\)$")  # "(IDX:0,2)"
+# The shards of each GPU in use, and all: "-/8,3/8", where a job has the whole first GPU.
 _PER_GPU = re.compile(r"(?:-|[0-9]+)/[0-9]+(?:,(?:-|[0-9]+)/[0-9]+)*")
+# The start of a node's line: "NodeName=n1 Arch=x86_64".
 _START = re.compile(r"NodeName=\S+ +(?:Arch|CpuBind|CoresPerSocket)=")
 # Fields with free text, which may look like other fields. They follow all fields that are read here.
 _FREE_TEXT = re.compile(r" (?:Reason|Comment|Extra|InstanceId|InstanceType|ReservationName|Topology)=")
+# After a reason: " [root@2026-11-02T09:30:00]".
 _WHO_AND_WHEN = re.compile(r" \[\S*@[0-9T:-]+\]")
 
 
@@ -47,7 +50,7 @@ def _item(item: str) -> NodeGres:
     """Return the resources in an item such as "gpu:a100:4(IDX:0-2)"."""
     detail = _DETAIL.search(item)
     inner = detail[1] if detail else ""
-    shared = [pair.split("/") for pair in inner.split(",")] if _PER_GPU.fullmatch(inner) else []  # -/8,3/8
+    shards = [pair.split("/") for pair in inner.split(",")] if _PER_GPU.fullmatch(inner) else []
     name, *rest = (item[: detail.start()] if detail else item).split(":")
     number = amount(rest[-1]) if rest else None
     if number is not None:
@@ -59,7 +62,7 @@ def _item(item: str) -> NodeGres:
         count=1 if number is None else number,  # `gpu:a100` is one GPU, in slurm.conf and in a request
         consumed="no_consume" not in rest,
         indexes=_indexes(inner.removeprefix("IDX:")) if inner.startswith("IDX:") else (),
-        per_gpu=tuple((None if used == "-" else count(used), count(whole)) for used, whole in shared),
+        per_gpu=tuple((None if used == "-" else count(used), count(total)) for used, total in shards),
     )
 
 
@@ -70,7 +73,7 @@ def _indexes(shown: str) -> tuple[int, ...]:
         first, _, last = part.partition("-")
         low, high = limit(first), limit(last or first)
         if low is not None and high is not None:
-            indexes += range(low, min(high, low + 4095) + 1)
+            indexes += range(low, min(high, low + 4095) + 1)  # at most 4096, if the output is damaged
     return tuple(indexes)
 
 
@@ -111,20 +114,21 @@ class SlurmNode:
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
     """Return all nodes that Slurm shows, with `future` also FUTURE nodes. Raises SlurmError."""
-    later = ["-F"] if future else []
-    return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *later, "show", "node"], environment)))
+    future_option = ["-F"] if future else []
+    return list(nodes_in(answer(["scontrol", "-a", "-o", "-d", *future_option, "show", "node"], environment)))
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in the output of scontrol, which has a line for each; skip other lines."""
     for line in filter(_START.match, printed.split("\n")):
-        fields, _, rest = line.partition(" OS=")  # its value, the release of a kernel, has blanks
+        # The value of OS, the release of a kernel, has blanks, so the fields up to RealMemory are left out.
+        fields, _, rest = line.partition(" OS=")
         fields += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
-        free = _FREE_TEXT.search(fields)
-        values = pairs((fields[: free.start()] if free else fields).split())
-        if free and free[0] == " Reason=":  # a reason ends with who gave it and when; other texts may follow
-            reason = _FREE_TEXT.split(fields[free.end() :], maxsplit=1)[0]
+        free_text = _FREE_TEXT.search(fields)
+        values = pairs((fields[: free_text.start()] if free_text else fields).split())
+        if free_text and free_text[0] == " Reason=":  # other free texts may follow the reason
+            reason = _FREE_TEXT.split(fields[free_text.end() :], maxsplit=1)[0]
             values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
-        if not count(values["CPUEfctv"]):  # Slurm prints it since 22.05
+        if not count(values["CPUEfctv"]):  # Slurm prints this field since 22.05
             values["CPUEfctv"] = values["CPUTot"]
         yield record_of(SlurmNode, values)

@@ -9,7 +9,8 @@ from sbatchgen.jobs.slurm.client import answer, answer_if_any
 from sbatchgen.jobs.slurm.config import printed, record_of
 from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, seconds, text, time
 
-_SEPARATOR = re.compile(r" +(?=[A-Z][A-Za-z]*=)")  # the names of groups may have blanks
+# The blanks before a field such as "Nodes=". Other blanks may belong to the name of a group.
+_SEPARATOR = re.compile(r" +(?=[A-Z][A-Za-z]*=)")
 
 
 def _is_yes(printed: str) -> bool:
@@ -17,7 +18,7 @@ def _is_yes(printed: str) -> bool:
 
 
 def _allowed(printed: str) -> tuple[str, ...]:
-    """Return the names that are allowed; no names if all are."""
+    """Return the names that are allowed; no names if all names are."""
     return () if printed == "ALL" else names(printed)
 
 
@@ -35,7 +36,7 @@ class SlurmPartition:
     time_max_s: int | None = printed("MaxTime", seconds)
     time_default_s: int | None = printed("DefaultTime", seconds)
     nodes_max: int | None = printed("MaxNodes", limit)
-    nodes_min: int | None = printed("MinNodes", lambda fewest: limit(fewest) or None)
+    nodes_min: int | None = printed("MinNodes", lambda nodes: limit(nodes) or None)
     accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # the only ones allowed; empty for all
     qos: tuple[str, ...] = printed("AllowQos", _allowed)
     groups: tuple[str, ...] = printed("AllowGroups", _allowed)
@@ -50,9 +51,9 @@ class SlurmPartition:
     mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
     cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
     # Whether jobs get whole nodes
-    exclusive: bool = printed("Exclusive", lambda kind: "EXCLUSIVE" in kind or kind.startswith("NODE "))
+    exclusive: bool = printed("Exclusive", lambda text: "EXCLUSIVE" in text or text.startswith("NODE "))
     # Whether jobs share CPUs in any case; FORCE:1 shares them only with suspended jobs
-    oversubscribed: bool = printed("OverSubscribe", lambda kind: count(kind.removeprefix("FORCE:")) > 1)
+    oversubscribed: bool = printed("OverSubscribe", lambda text: count(text.removeprefix("FORCE:")) > 1)
     topology: str = printed("Topology", text)  # its entry in topology.yaml; "" without one
     reservation_only: bool = printed("ReqResv", _is_yes)
     root_only: bool = printed("RootOnly", _is_yes)
@@ -74,7 +75,7 @@ def partitions_in(printed: str) -> Iterator[SlurmPartition]:
     for line in (line for line in printed.split("\n") if line.startswith("PartitionName=")):
         values = pairs(_SEPARATOR.split(line.strip()))
         values |= pairs(values["JobDefaults"].split(","))
-        values["Exclusive"] += f" {values['OverSubscribe']}"
+        values["Exclusive"] += f" {values['OverSubscribe']}"  # releases differ in which field says so
         yield record_of(SlurmPartition, values)
 
 
@@ -97,8 +98,8 @@ class SlurmReservation:
     def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
         """Return whether this user may use the reservation: each of its lists must name the user."""
         lists = (self.users, {user}), (self.groups, {*groups}), (self.accounts, {*accounts})
-        restricting = ((allowed, his) for allowed, his in lists if allowed and allowed[0][:1] != "-")
-        return all(his & {*allowed} for allowed, his in restricting)
+        restricting = ((allowed, own) for allowed, own in lists if allowed and allowed[0][:1] != "-")
+        return all(own & {*allowed} for allowed, own in restricting)
 
 
 def reservations(environment: Mapping[str, str]) -> list[SlurmReservation] | None:

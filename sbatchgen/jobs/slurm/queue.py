@@ -38,10 +38,12 @@ _FIELDS = {
     "planned": "SchedNodes",
     "eligible": "EligibleTime",
 }
+# squeue's error if the controller knows none of the named jobs.
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
-_ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")
-FOLDER = "sbatchgen-"  # the start of the folder's name; the key of the submission follows
-_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")  # arguments of the script may follow
+_ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")  # "4711", "4711_3", "4711_[5-9%2]" or "4711+0"
+FOLDER = "sbatchgen-"  # the start of the name of a script's folder; the key of the submission follows
+# The key in a script's path: "/tmp/sbatchgen-1f9c0a2b-x7/ddp". Arguments of the script may follow.
+_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")
 
 
 @frozen(kw_only=True)
@@ -75,17 +77,19 @@ class SlurmJob:
 def queue(
     environment: Mapping[str, str], jobs: Iterable[int | str] | None = None, *, cluster: str = ""
 ) -> list[SlurmJob]:
-    """Return the jobs with these ids that a cluster's controller knows, or all of the user, the newest last.
+    """Return the jobs with these ids that a cluster's controller knows, the newest last.
+
+    Without ids, return all jobs of the user.
 
     Raises SlurmError if squeue can't be started, does not end in time, or fails.
     """
     ids = None if jobs is None else ",".join(map(str, jobs))
     if ids == "":
         return []
-    whose = "--me" if ids is None else f"--jobs={ids}"
+    which = "--me" if ids is None else f"--jobs={ids}"
     delimiter = separator()
     fields = ",".join(f"{field}:{delimiter}" for field in _FIELDS.values())
-    shown = ["--all", "--states=all", whose, "--noheader", f"--Format={fields}"]
+    shown = ["--all", "--states=all", which, "--noheader", f"--Format={fields}"]
     answer = query(["squeue", *cluster_option(cluster), *shown], environment)
     if answer.status and _NONE_KNOWN.search(answer.err):
         return []
@@ -121,7 +125,7 @@ def rows(printed: str, delimiter: str, names: Sequence[str]) -> Iterator[dict[st
     """Yield the rows of a table by the `names` of its columns; a delimiter follows each value.
 
     A line break follows each row, but values such as the path of a script may also have line breaks. The
-    first value, an id, has none: what precedes it is output of a site's own wrapper.
+    first value is an id, which has none: text in the lines before it comes from a site's own wrapper.
     """
     values = printed.split(delimiter)
     for first in range(0, len(values) - len(names), len(names)):
@@ -131,12 +135,12 @@ def rows(printed: str, delimiter: str, names: Sequence[str]) -> Iterator[dict[st
 
 def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
     """Return a job from a row of squeue or sacct; `further` has attributes that they print differently."""
-    number = _ID.fullmatch(row["id"])
+    id_ = _ID.fullmatch(row["id"])
     exit_code, signal = exit_status(row["exit_status"])
     return SlurmJob(
         id=row["id"],
-        job=count(number[1]) if number else 0,
-        task=(number[2] or "") if number else "",
+        job=count(id_[1]) if id_ else 0,
+        task=(id_[2] or "") if id_ else "",
         state=state(row["state"]),
         reason=row["reason"],
         start=time(row["start"]),
@@ -167,10 +171,10 @@ def key_of(command: str) -> str:
 
 @contextlib.contextmanager
 def private_script(script: bytes, name: str, key: str) -> Iterator[Path]:
-    """Write the script into a new folder that only this user can enter, and yield its path.
+    """Write the script into a new folder that only this user can enter, and yield the path of the script.
 
     sbatch opens the script by its name, and in the run folder another user or submission might replace it.
-    The script has the name `name`, after which Slurm calls a job that has no name.
+    `name` is the name of the script's file, which Slurm takes for the job's name if the script sets none.
     """
     with temporary_folder(folder_name(key)) as private:
         path = private / name

@@ -61,7 +61,7 @@ class RefusalText(TextExplanation):
     """A text of Slurm with its explanation in refusals.yaml."""
 
     options: str = ""  # the options that may be at fault, or names of groups of options
-    general: bool = False  # whether it says little: it is shown only without other texts
+    general: bool = False  # whether it says too little to be shown beside other explained texts
 
 
 @frozen(kw_only=True)
@@ -90,19 +90,20 @@ def options_at_fault(entry: RefusalText) -> list[str]:
     return names.split()
 
 
-# What Slurm 22.05 does not check for `--test-only`, as trials showed.
+# The facts that Slurm 22.05 does not check for `--test-only`, as trials showed.
 UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
     "limits that only make a job wait, as a partition's MaxTime where EnforcePartLimits is NO",
     "whether the partition is DOWN",
 )
-# The prefix of a text: the program, and its subject.
-_SPEAKER = re.compile(
+# The text before a message: "sbatch: error: Batch job submission failed: ".
+_PREFIX = re.compile(
     r"(?:sbatch: )?(?:error: |fatal: )?(?:Batch job submission failed: |allocation failure: )?"
     r"(?:\S+: line \d+: )?"
 )
-_CHATTER = re.compile(
+# Lines of sbatch that only explain the line before.
+_ADDITIONS = re.compile(
     r"Try \"sbatch --help\"|sbatch: (?:error: )?(?:line must start with|For instance|instead of)"
 )
 _STARTS = re.compile(
@@ -134,18 +135,19 @@ def refusals(returncode: int, stderr: str, options: Mapping[str, OptionSource]) 
 
     `options` has the options of the job by their long names.
     """
-    lines = [explained for line in stderr.splitlines() if (explained := _explained(line, options))]
-    special = any(refusal.means for refusal, general in lines if not general)
-    shown = [refusal for refusal, general in lines if not (general and special)]
+    explained = [pair for line in stderr.splitlines() if (pair := _explained(line, options))]
+    has_specific = any(refusal.means for refusal, is_general in explained if not is_general)
+    shown = [refusal for refusal, is_general in explained if not (is_general and has_specific)]
+    # Each explanation once. A dict keeps the last value of a key: of the reversed list, the first refusal.
     once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
     return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
 
 
 def read_test_answer(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
     """Return the answer of `sbatch --test-only` from its exit status and its stderr."""
-    starts = _STARTS.search(stderr)
+    match = _STARTS.search(stderr)
     if returncode == 0:
-        start, nodes = (starts["start"], starts["nodes"]) if starts else ("", "")
+        start, nodes = (match["start"], match["nodes"]) if match else ("", "")
         warnings = tuple(line for line in stderr.splitlines() if line.strip() and not _STARTS.search(line))
         return Answer(accepted=True, says=stderr.strip(), warnings=warnings, start=start, nodes=nodes)
     return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(returncode, stderr, options)))
@@ -153,13 +155,15 @@ def read_test_answer(returncode: int, stderr: str, options: Mapping[str, OptionS
 
 def _explained(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
     """Return the refusal in a line, and whether its text is general; None for a line without a refusal."""
-    text = line[match.end() :] if (match := _SPEAKER.match(line)) else line
-    if not text.strip() or _CHATTER.match(line):
+    text = line[match.end() :] if (match := _PREFIX.match(line)) else line
+    if not text.strip() or _ADDITIONS.match(line):
         return None
-    entry = texts().find(text)
-    if entry is None:
+    found = texts().find(text)
+    if found is None:
         return Refusal(says=text), False
-    explanation, words = entry[0], [word for word in entry[1] if word]
+    explanation, groups = found
+    words = [word for word in groups if word]
+    # A name may be "{0}", the option that Slurm's text names.
     names = [name.format(*words, *[""] * 3) for name in options_at_fault(explanation)]
     at_fault = tuple(options[name] for name in dict.fromkeys(names) if name in options)
     means, fix = filled(explanation, words)
