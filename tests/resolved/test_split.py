@@ -184,7 +184,7 @@ def options_of(made: ResolvedJob) -> list[str]:
 
 def differences(made: ResolvedJob, real: Given) -> Iterator[str]:
     """What the review shows of a job, and is not so."""
-    request = node_share.allocation_of_job(made, ends=False)
+    request = node_share.allocation_of_job(made, ends_at_limit=False)
     starts = layout.layout_of_script(made.resources, request, ())
     if request.nodes != len(real.gpus):
         yield f"{request.nodes} nodes, really {len(real.gpus)}"

@@ -19,7 +19,7 @@ from sbatchgen.jobs.inputs.layers import Level, Origin
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.resolved.origins import Setting
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
-from sbatchgen.jobs.review.node_share import elements
+from sbatchgen.jobs.review.node_share import array_size
 from sbatchgen.jobs.review.review import Review, review_of_job, review_of_script
 from sbatchgen.jobs.review.screen import as_text, rows
 from sbatchgen.jobs.runs import record, submitted_scripts
@@ -116,7 +116,7 @@ def test_restarts_cost_as_much_again(here: Path) -> None:
     [("3", 1), ("0-9", 10), ("0-9%1", 10), ("0-9:2", 5), ("1,3,7-9", 5), ("9-0", 1), ("x", 1), ("0-4:0", 1)],
 )
 def test_the_elements_of_an_array_are_counted(array: str, count: int) -> None:
-    assert elements(array) == count
+    assert array_size(array) == count
 
 
 def surprises(of: Review) -> dict[str, Setting]:

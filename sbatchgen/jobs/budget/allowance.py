@@ -32,7 +32,7 @@ class Allowance:
     until: Moment | None = described("When it ends: nothing is submitted later.")
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield limits below 0, and a budget without a limit."""
+        """Yield the key, the fault and the fix of each limit below 0, and of a budget without a limit."""
         numbers = ("gpu_hours", "gpu_hours_per_job", "cpu_hours", "jobs")
         yield from ((key, "below 0", "write 0 or more") for key in numbers if (getattr(self, key) or 0) < 0)
         if all(value is None for value in vars(self).values()):
@@ -59,29 +59,29 @@ def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
     by_file: dict[str, Allowance] = {}
     for folder in {user_folder(environment, "XDG_CONFIG_HOME", ".config"), f"{home()}/.config"} - {""}:
         file = Path(folder, "sbatchgen/settings.yaml")
-        if os.path.lexists(file) and (its := _read(file, UserSettings).budget):
-            by_file[os.path.realpath(file)] = its
-    named = ":".join((environment.get(VARIABLE, ""), *_values_of_parents()))
-    for name in filter(None, named.split(":")):
+        if os.path.lexists(file) and (budget := _read(file, UserSettings).budget):
+            by_file[os.path.realpath(file)] = budget
+    named_files = ":".join((environment.get(VARIABLE, ""), *_values_of_parents()))
+    for name in filter(None, named_files.split(":")):
         by_file[os.path.realpath(name)] = _read(Path(name), Allowance)
     return by_file
 
 
 def home() -> str:
-    """Return the home of the account, which does not depend on HOME."""
+    """Return the home folder of the account, which does not depend on the variable HOME."""
     return account_home() or os.path.expanduser("~")  # noqa: PTH111 - a text
 
 
 def _values_of_parents() -> Iterator[str]:
     """Yield the variable's values in all parent processes, so that unsetting the variable lifts no budget."""
-    process = os.getppid()
-    while process > 1:
+    pid = os.getppid()
+    while pid > 1:
         with contextlib.suppress(OSError):
-            for setting in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
+            for setting in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 if setting.startswith(f"{VARIABLE}=".encode()):
                     yield os.fsdecode(setting.partition(b"=")[2])
-        try:
-            process = int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+        try:  # proc(5): the second field after the command in parentheses is the parent's id
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError, IndexError):
             return
 
@@ -90,17 +90,19 @@ def _read(file: Path, kind: type[_Kind]) -> _Kind:
     """Return a file of limits as a record; raise BudgetError if it can't be read, or others may write it."""
     if not file.is_absolute():
         raise BudgetError.of(f"the budget {file} is not a whole path", fix=f"{VARIABLE}=$PWD/{file}")
-    why, fix, name = other_writer(file), f"move it to a folder of your own: {home()}/.config", word(str(file))
-    if why is None and file.exists() and file.stat().st_mode & OTHERS_WRITE:  # whoever is in the group
-        why = OtherWriter(file, "can be written by its group", f"chmod go-w {name}")
-    if why:
-        raise BudgetError.of(f"the budget {file} does not count: it {why.why}", fix=why.fix or fix)
+    writer, quoted_file = other_writer(file), word(str(file))
+    # `other_writer` trusts a group that has no other member, but a member may join it.
+    if writer is None and file.exists() and file.stat().st_mode & OTHERS_WRITE:
+        writer = OtherWriter(file, "can be written by its group", f"chmod go-w {quoted_file}")
+    if writer:
+        fix = writer.fix or f"move it to a folder of your own: {home()}/.config"
+        raise BudgetError.of(f"the budget {file} does not count: it {writer.why}", fix=fix)
     try:
         return read_document(file, kind).value
     except DocumentError as error:
-        raise BudgetError(_with_fix(problem, name) for problem in error.problems) from error
+        raise BudgetError(_with_fix(problem, quoted_file) for problem in error.problems) from error
 
 
-def _with_fix(problem: Problem, name: str) -> Problem:
-    where = "correct that line" if problem.at else f"see who may read the budget: ls -l {name}"
-    return problem._replace(fix=problem.fix or where)
+def _with_fix(problem: Problem, quoted_file: str) -> Problem:
+    default = "correct that line" if problem.at else f"see who may read the budget: ls -l {quoted_file}"
+    return problem._replace(fix=problem.fix or default)

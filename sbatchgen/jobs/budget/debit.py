@@ -33,8 +33,9 @@ class Debit:
         Raises BudgetError if the environment of sbatch would change the job.
         """
         self.key, self.limits, self._environment = key, limits, environment
-        if others := client.submit_environment(environment)[1]:
-            what = f"a budget can't count a job that {others[0]} changes"
+        _, variables = client.submit_environment(environment)
+        if variables:
+            what = f"a budget can't count a job that {variables[0]} changes"
             raise BudgetError.of(what, fix="leave --keep-sbatch-env out")
         self.demand = compute_demand(script, options, environment)
         self._tasks = max(tasks, self.demand.tasks)
@@ -48,21 +49,29 @@ class Debit:
         """
         demand = self.demand
         with ledger.locked_charges() as charges:
-            if [*self._problems(demand, charges)]:
+            if [*self._problems(demand, charges)]:  # jobs may have ended since the last update
                 update_ended(charges, self._environment)
             if problems := [*self._problems(demand, charges)]:
                 raise BudgetError(problems)
             if keep:
-                counts = demand[:4]  # tasks, at_once, gpus, cpus
-                hours = demand.hours(demand.gpus), demand.hours(demand.cpus)
-                charges[self.key] = Charge(self.key, [*self.limits], time.time(), *counts, *hours)
+                charges[self.key] = Charge(
+                    key=self.key,
+                    budgets=[*self.limits],
+                    when=time.time(),
+                    tasks=demand.tasks,
+                    at_once=demand.at_once,
+                    gpus=demand.gpus,
+                    cpus=demand.cpus,
+                    gpu_hours=demand.hours(demand.gpus),
+                    cpu_hours=demand.hours(demand.cpus),
+                )
 
-    def change(self, **facts: str) -> None:
-        """Add facts of the job, such as its id, to the charge; without facts, remove it after a refusal."""
+    def change(self, **fields: str) -> None:
+        """Set fields of the charge, such as the id of its job; without fields, remove it after a refusal."""
         with contextlib.suppress(BudgetError), ledger.locked_charges() as charges:
             charge = charges.pop(self.key, None)
-            if charge and facts:
-                charges[self.key] = charge._replace(**facts)  # type: ignore[arg-type]
+            if charge and fields:
+                charges[self.key] = charge._replace(**fields)  # type: ignore[arg-type]
 
     def _problems(self, demand: Demand, charges: Charges) -> Iterator[Problem]:
         """Yield why the budgets refuse this demand, after these charges."""
@@ -79,20 +88,20 @@ class Debit:
             yield Problem(what, f"the budget {left.file}", "wait until some have ended: sbatchgen status")
 
     def _too_long(self, left: Standing, limits: Allowance, demand: Demand) -> Iterator[Problem]:
-        for unit, number, rest, total, words in (
+        for unit, number, left_hours, total, words in (
             ("GPU", demand.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
             ("GPU", demand.gpus, limits.gpu_hours_per_job, None, " may be in one job"),
             ("CPU", demand.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
         ):
             hours = demand.hours(number, self._tasks)
-            if rest is None or hours <= rest + 1e-9:
+            if left_hours is None or hours <= left_hours + 1e-9:  # sums of hours are not exact
                 continue
             what = f"this job may take {_digits(hours, math.ceil)} {unit}-hours"
             what += f" in {demand.starts} starts" * (demand.starts > 1)
-            what += f"; {_digits(rest, math.floor)}" + f" of {total}" * (total is not None)
-            fits = int(demand.time_s * rest / hours) // 60 * 60
-            fix = f"--time {Duration(fits)}" if fits else _fix_by_owner(left.file)
-            starts = int(demand.starts * rest / hours)
+            what += f"; {_digits(left_hours, math.floor)}" + f" of {total}" * (total is not None)
+            time_s = int(demand.time_s * left_hours / hours) // 60 * 60  # the longest that fits, in minutes
+            fix = f"--time {Duration(time_s)}" if time_s else _fix_by_owner(left.file)
+            starts = int(demand.starts * left_hours / hours)
             if 0 < starts < demand.starts:
                 fix = f"--max-restarts {starts - 1} or {fix}"
             yield Problem(what + words + limits.ends, f"the budget {left.file}", fix)
@@ -105,16 +114,16 @@ def _forbidden(file: str, limits: Allowance, demand: Demand) -> Iterator[Problem
     for noun, names in (("partition", demand.partitions), ("account", (demand.account,))):
         allowed = getattr(limits, f"{noun}s")
         if allowed is not None and not {*(names or ("",))} <= {*allowed}:
-            but = f"not {', '.join(names)}" if any(names) else f"and the job names no {noun}"
+            refused = f"not {', '.join(names)}" if any(names) else f"and the job names no {noun}"
             fix = f"--{noun} {allowed[0]}" if allowed else _fix_by_owner(file)
             allows = f"the budget {file} allows the {noun}s {', '.join(allowed) or '(none)'}"
-            yield Problem(f"{allows}, {but}", fix=fix)
+            yield Problem(f"{allows}, {refused}", fix=fix)
 
 
 def _fix_by_owner(file: str) -> str:
     return f"who set the budget may edit {file}"
 
 
-def _digits(hours: float, rounded: Callable[[float], int]) -> Hours:
-    """Return hours with the digits that are shown; `rounded` is ceil for a demand, and floor for a rest."""
-    return Hours(rounded(round(hours * 10_000, 3)) / 10_000)
+def _digits(hours: float, rounding: Callable[[float], int]) -> Hours:
+    """Return hours with four decimals; `rounding` is ceil for a demand, and floor for the hours left."""
+    return Hours(rounding(round(hours * 10_000, 3)) / 10_000)

@@ -11,10 +11,10 @@ from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.budget.share import find_placement, largest_allocation
 
-_MOST_RESTARTS = re.compile(r"^ *max_restarts=([0-9]+)\b", re.MULTILINE)  # a line of rendered scripts
-_REQUEUES = re.compile(r"\bscontrol\b[^\n]*\brequeue")
-# Options that do not determine the size of the job, each with its replacement.
-_NOT_COUNTED = {
+_MAX_RESTARTS = re.compile(r"^ *max_restarts=([0-9]+)\b", re.MULTILINE)  # a line of rendered scripts
+_REQUEUE_COMMAND = re.compile(r"\bscontrol\b[^\n]*\brequeue")
+# Options that leave the size of the job open, each with its replacement.
+_SIZE_UNKNOWN = {
     "gpus-per-socket": "--gpus-per-node N",
     "tres-per-task": "--gpus-per-node N",
     "nodefile": "--nodelist NODES",
@@ -45,13 +45,13 @@ def compute_demand(script: bytes, options: Sequence[str], environment: Mapping[s
     request = job.resources
     placement = find_placement(request, environment)
     time_s = (request.time if "time" in request else placement.time_s) or UNLIMITED
-    restarts = [int(text) for text in _MOST_RESTARTS.findall(job.text)]
+    restarts = [int(text) for text in _MAX_RESTARTS.findall(job.text)]
     restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses requeues then
     for what, fix in _unknown(job, request, time_s, counted=bool(restarts)):
         raise BudgetError.of(f"a budget can't count this job: {what}", fix=fix)
-    array, _, limit = request.options.get("array", "").partition("%")
+    array, _, throttle = request.options.get("array", "").partition("%")
     tasks = sum(map(len, indices(array) or ())) or 1
-    at_once = min(int(limit), tasks) if limit.isdecimal() and int(limit) else tasks
+    at_once = min(int(throttle), tasks) if throttle.isdecimal() and int(throttle) else tasks
     named = tuple(filter(None, request.options.get("partition", "").split(",")))
     gpus, cpus = largest_allocation(request, placement)
     starts = 1 + max(restarts, default=0)
@@ -66,9 +66,9 @@ def _unknown(
         yield "it has no time limit", "add --time HH:MM:SS"
     if len(job.sbatch.components) > 1:
         yield "it is a heterogeneous job", "submit a job for each component"
-    for name in (name for name in _NOT_COUNTED if name in request):
-        yield f"--{name} leaves open what it gets", f"leave --{name} out, and write {_NOT_COUNTED[name]}"
+    for name in (name for name in _SIZE_UNKNOWN if name in request):
+        yield f"--{name} leaves open what it gets", f"leave --{name} out, and write {_SIZE_UNKNOWN[name]}"
     if request.options.get("exclusive") == "topo":
         yield "--exclusive=topo leaves open what it gets", "write --exclusive"
-    if not counted and _REQUEUES.search(job.text) and "no-requeue" not in request:
+    if not counted and _REQUEUE_COMMAND.search(job.text) and "no-requeue" not in request:
         yield "the number of its restarts is not known", "add --no-requeue"

@@ -1,7 +1,8 @@
 """The ledger of budgets: what each submission has taken of them.
 
-A submission is charged the most that it may take; after its end, the use that Slurm reports. If the use is
-not known, the charge stays. The ledger is a file in the home of the account; no variable can move it.
+A submission is charged the most that it may take. After its end, the use that Slurm reports replaces this
+charge; without a report the charge stays. The ledger is a file in the home of the account, which no
+environment variable can move.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from sbatchgen.base.quoting import word
 from sbatchgen.jobs.budget import allowance
 from sbatchgen.jobs.budget.allowance import Allowance
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 64 << 20  # the largest ledger
 WAIT_S = 120.0  # seconds to wait for the lock: the command that holds it asks Slurm
 
 
@@ -50,8 +51,9 @@ class Standing(NamedTuple):
 
 def standing(file: str, limits: Allowance, charges: Charges) -> Standing:
     """Return what is left of a budget after these charges; all commands show these numbers."""
-    its = [charge for charge in charges.values() if file in charge.budgets]
-    taken = [sum(getattr(charge, name) for charge in its) for name in ("gpu_hours", "cpu_hours", "at_once")]
+    names = ("gpu_hours", "cpu_hours", "at_once")
+    of_budget = [charge for charge in charges.values() if file in charge.budgets]
+    taken = [sum(getattr(charge, name) for charge in of_budget) for name in names]
     limited = (limits.gpu_hours, limits.cpu_hours, limits.jobs)
     left = [
         None if limit is None else max(limit - used, 0) for limit, used in zip(limited, taken, strict=True)
@@ -65,8 +67,8 @@ def locked_charges() -> Iterator[Charges]:
     file = Path(allowance.home(), ".local/state/sbatchgen/budget.json")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with files.locked(file.with_suffix(".lock"), WAIT_S) as held:
-            charges = _read(file, locked=held is not None)
+        with files.locked(file.with_suffix(".lock"), WAIT_S) as lock:
+            charges = _read(file, is_locked=lock is not None)
             before = dict(charges)
             try:
                 yield charges
@@ -82,8 +84,8 @@ def locked_charges() -> Iterator[Charges]:
         raise BudgetError.of(what, fix=f"see who may use it: ls -l {word(str(file))}") from error
 
 
-def _read(file: Path, *, locked: bool) -> Charges:
-    if not locked:
+def _read(file: Path, *, is_locked: bool) -> Charges:
+    if not is_locked:
         raise OSError(0, "no file can be locked there")
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         try:
@@ -98,7 +100,7 @@ def _read(file: Path, *, locked: bool) -> Charges:
 
 def _is_sound(row: Charge) -> bool:
     """Return whether a row has the types that this module writes, and no negative number or NaN."""
-    kinds: tuple[type | tuple[type, ...], ...] = (
+    types: tuple[type | tuple[type, ...], ...] = (
         str,
         list,
         float,
@@ -111,6 +113,6 @@ def _is_sound(row: Charge) -> bool:
         str,
         bool,
     )
-    sums = (row.when, row.tasks, row.at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours)
-    has_kinds = all(isinstance(value, kind) for value, kind in zip(row, kinds, strict=True))
-    return has_kinds and all(number >= 0 for number in sums)
+    numbers = (row.when, row.tasks, row.at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours)
+    has_types = all(isinstance(value, type_) for value, type_ in zip(row, types, strict=True))
+    return has_types and all(number >= 0 for number in numbers)

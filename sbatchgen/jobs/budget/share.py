@@ -15,7 +15,7 @@ from sbatchgen.jobs.slurm.config import config
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, partitions
 
-_SHARES = ("shard", "mps")  # generic resources that are parts of a GPU
+_GPU_PARTS = ("shard", "mps")  # generic resources that are parts of a GPU
 
 
 class Placement(NamedTuple):
@@ -48,11 +48,11 @@ def find_placement(request: ResourceRequest, environment: Mapping[str, str]) -> 
         chosen = [partition for partition in all_partitions if partition.name in names]
     else:
         chosen = [partition for partition in all_partitions if partition.default]
-    its_nodes: list[SlurmNode] = []
+    chosen_nodes: list[SlurmNode] = []
     with contextlib.suppress(SlurmError):  # PrivateData=nodes hides them
-        its = {partition.name for partition in chosen}
-        its_nodes = [node for node in nodes(environment) if its & {*node.partitions}]
-    return Placement(chosen, its_nodes, config(environment))
+        chosen_names = {partition.name for partition in chosen}
+        chosen_nodes = [node for node in nodes(environment) if chosen_names & {*node.partitions}]
+    return Placement(chosen, chosen_nodes, config(environment))
 
 
 def largest_allocation(request: ResourceRequest, placement: Placement) -> tuple[float, int]:
@@ -69,7 +69,7 @@ def largest_allocation(request: ResourceRequest, placement: Placement) -> tuple[
     gets_whole_nodes |= bool({"core-spec", "thread-spec"} & {*request.options})
     if not gets_whole_nodes:
         gpus = _gpus(request, placement)
-        return gpus, _cpus(request, placement, -int(-gpus // 1))
+        return gpus, _cpus(request, placement, -int(-gpus // 1))  # GPUs rounded up
     if not placement.nodes:
         what = "a budget can't count this job: it gets whole nodes, and Slurm does not show what they have"
         raise BudgetError.of(what, fix="leave --exclusive out")
@@ -81,37 +81,41 @@ def _gpus(request: ResourceRequest, placement: Placement) -> float:
     """Return the GPUs on all nodes; a shard counts as its fraction of a GPU."""
     if request.ntasks and request.ntasks_per_gpu and not request.gpu_option:
         return -(-request.ntasks // request.ntasks_per_gpu)
-    shares = 0.0
-    for name in _SHARES:
-        wanted, has = sum(count for kind, _, count in request.gres if kind == name), placement.gres(name)
-        shares += wanted * placement.gres("gpu") / has if has else wanted
-    return max(request.gpus_in_all, sum(count for _, count in request.gpus or ())) + shares * request.nodes
+    parts = 0.0  # shards and MPS on each node, as GPUs
+    for name in _GPU_PARTS:
+        requested = sum(count for gres_name, _, count in request.gres if gres_name == name)
+        on_node = placement.gres(name)
+        parts += requested * placement.gres("gpu") / on_node if on_node else requested
+    whole_gpus = max(request.gpus_in_all, sum(count for _, count in request.gpus or ()))
+    return whole_gpus + parts * request.nodes
 
 
 def _cpus(request: ResourceRequest, placement: Placement, gpus: int) -> int:
-    """Return the CPUs on all nodes: whole cores or sockets, and more CPUs for the memory and the GPUs."""
+    """Return the CPUs on all nodes: whole cores or sockets, and more CPUs for the memory and the GPUs.
+
+    Quotients are rounded up: -(-a // b).
+    """
     threads = placement.largest("threads_per_core") or 2
-    parameters, grain = placement.settings.get("SelectTypeParameters", ""), threads
-    if "SOCKET" in parameters.upper():
-        grain *= placement.largest("cores_per_socket") or 1
-    per_task = _cpus_of_task(
-        request, placement, threads, one_a_core="ONE_TASK_PER_CORE" in parameters.upper()
-    )
-    by_gpu = max((partition.cpus_per_gpu or 0 for partition in placement.partitions), default=0)
-    by_gpu = request.cpus_per_gpu or (0 if request.cpus_per_task else by_gpu)
+    parameters = placement.settings.get("SelectTypeParameters", "").upper()
+    unit = threads  # Slurm allocates this many CPUs together: those of a core, or of a socket
+    if "SOCKET" in parameters:
+        unit *= placement.largest("cores_per_socket") or 1
+    per_task = _cpus_of_task(request, placement, threads, one_per_core="ONE_TASK_PER_CORE" in parameters)
+    default = max((partition.cpus_per_gpu or 0 for partition in placement.partitions), default=0)
+    per_gpu = request.cpus_per_gpu or (0 if request.cpus_per_task else default)
     if request.splits_gpus():  # 26.05 allocates CPUs for more GPUs on a node than the node gives
         gpus = request.nodes * min(gpus, placement.gres("gpu") or gpus)
     if request.ntasks_per_node:
         on_node = request.ntasks_per_node * per_task
-        total = request.nodes * -(-on_node // grain) * grain
+        total = request.nodes * -(-on_node // unit) * unit
     else:
         tasks = max(request.ntasks or 1, request.nodes, (request.ntasks_per_gpu or 0) * gpus)
-        total = (max(tasks * per_task, by_gpu * gpus) + request.nodes * (grain - 1)) // grain * grain
-    total = max(total, request.nodes * -(-_fewest_on_node(request, placement) // grain) * grain)
+        total = (max(tasks * per_task, per_gpu * gpus) + request.nodes * (unit - 1)) // unit * unit
+    total = max(total, request.nodes * -(-_min_cpus_on_node(request, placement) // unit) * unit)
     return min(total, request.nodes * placement.largest("cpus") or total)
 
 
-def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, *, one_a_core: bool) -> int:
+def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, *, one_per_core: bool) -> int:
     """Return the CPUs that Slurm allocates to a task, more than it asks for if it needs cores or memory.
 
     A task that uses one thread of each core gets all threads of its cores.
@@ -121,14 +125,14 @@ def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, 
         cpus *= -(-(request.mem_per_cpu or 0) // limit) or 1
     if request.options.get("hint") == "nomultithread" or "threads-per-core" in request:
         return cpus * threads
-    return -(-cpus // threads) * threads if one_a_core or "ntasks-per-core" in request else cpus
+    return -(-cpus // threads) * threads if one_per_core or "ntasks-per-core" in request else cpus
 
 
-def _fewest_on_node(request: ResourceRequest, placement: Placement) -> int:
+def _min_cpus_on_node(request: ResourceRequest, placement: Placement) -> int:
     """Return the CPUs that the job gets on a node at least: by --mincpus, by -B, and by its memory."""
-    shape = 1
+    by_shape = 1  # -B SOCKETS:CORES:THREADS
     for part in request.options.get("extra-node-info", "").split(":"):
-        shape *= int(part) if part.isdecimal() else 1
+        by_shape *= int(part) if part.isdecimal() else 1
     mincpus = request.options.get("mincpus", "")
     by_memory = 0
     if limit := _memory_of_cpu(placement):
@@ -136,7 +140,7 @@ def _fewest_on_node(request: ResourceRequest, placement: Placement) -> int:
         if request.mem == 0:  # all memory of the node
             memory = placement.largest("memory")
         by_memory = -(-memory // limit)
-    return max(shape, int(mincpus) if mincpus.isdecimal() else 1, by_memory)
+    return max(by_shape, int(mincpus) if mincpus.isdecimal() else 1, by_memory)
 
 
 def _memory_of_cpu(placement: Placement) -> int:

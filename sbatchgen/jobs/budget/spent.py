@@ -1,4 +1,7 @@
-"""Updates the charges of ended jobs with the use that squeue and sacct report; without a report they stay."""
+"""Updates the charges of ended jobs with the use that squeue and sacct report.
+
+Without a report, a charge stays as it is.
+"""
 
 import contextlib
 import time
@@ -14,7 +17,7 @@ from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 
-LOST_S = 900.0  # a submission that has no id after this time has failed
+LOST_S = 900.0  # seconds after which a submission without an id has failed
 
 
 def standings(environment: Mapping[str, str]) -> list[Standing]:
@@ -23,13 +26,13 @@ def standings(environment: Mapping[str, str]) -> list[Standing]:
         return []
     with ledger.locked_charges() as charges:
         update_ended(charges, environment)
-        return [ledger.standing(file, its, charges) for file, its in limits.items()]
+        return [ledger.standing(file, allowance, charges) for file, allowance in limits.items()]
 
 
 def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
     """Replace the charges of ended jobs by the use that Slurm reports; keep the others."""
     with contextlib.suppress(SlurmError):
-        seen = _free_ended(charges, environment)
+        rows_by_key = _free_ended(charges, environment)
         ended = {
             charge.job: charge
             for charge in charges.values()
@@ -39,29 +42,30 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
             return
         since = datetime.fromtimestamp(min(charge.when for charge in ended.values()) - 3600).astimezone()
         keys = {job: charge.key for job, charge in ended.items()}
-        known = accounting.accounting(keys, since, environment)
-        used = accounting.usage(keys, since, environment) if known is not None else None
+        all_rows = accounting.accounting(keys, since, environment)
+        all_starts = accounting.usage(keys, since, environment) if all_rows is not None else None
         for job, charge in ended.items():
-            if used is None or known is None:
-                rows, starts = _by_controller(seen.get(charge.key, []))
+            if all_starts is None or all_rows is None:  # no database answers
+                rows, starts = _by_controller(rows_by_key.get(charge.key, []))
             else:
-                rows = [row for row in known if str(row.job) == job]
-                starts = [start for start in used if start.job == job]
-            if _tasks(rows) >= charge.tasks and all(row.state.ended for row in rows):
+                rows = [row for row in all_rows if str(row.job) == job]
+                starts = [start for start in all_starts if start.job == job]
+            if _count_tasks(rows) >= charge.tasks and all(row.state.ended for row in rows):
                 charges[charge.key] = _charged(charge, starts)
 
 
 def _free_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
     """Set `at_once` of ended jobs to 0; return squeue's rows of all jobs, by the keys of the submissions."""
-    seen: dict[str, list[SlurmJob]] = {}
+    rows_by_key: dict[str, list[SlurmJob]] = {}
     for row in queue(environment):
-        seen.setdefault(key_of(row.command), []).append(row)
+        rows_by_key.setdefault(key_of(row.command), []).append(row)
     for key, charge in charges.items():
-        rows = seen.get(key, [])
+        rows = rows_by_key.get(key, [])
         job = charge.job or (str(rows[0].job) if rows else "")
-        ended = bool(job or time.time() > charge.when + LOST_S) and all(row.state.ended for row in rows)
-        charges[key] = charge._replace(job=job, at_once=0 if ended else charge.at_once)
-    return seen
+        was_submitted_or_failed = bool(job) or time.time() > charge.when + LOST_S
+        has_ended = was_submitted_or_failed and all(row.state.ended for row in rows)
+        charges[key] = charge._replace(job=job, at_once=0 if has_ended else charge.at_once)
+    return rows_by_key
 
 
 def _by_controller(rows: list[SlurmJob]) -> tuple[list[SlurmJob], list[JobUsage]]:
@@ -70,7 +74,7 @@ def _by_controller(rows: list[SlurmJob]) -> tuple[list[SlurmJob], list[JobUsage]
     return rows, [JobUsage(used_s=row.used_s) for row in rows]
 
 
-def _tasks(rows: Sequence[SlurmJob]) -> int:
+def _count_tasks(rows: Sequence[SlurmJob]) -> int:
     return sum(sum(map(len, indices(row.task) or ())) or 1 for row in rows)
 
 

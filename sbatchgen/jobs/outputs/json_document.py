@@ -9,9 +9,9 @@ from typing import Any
 from sbatchgen.base.errors import Problem
 from sbatchgen.base.finding import Finding
 
-SCHEMA = 1  # an incompatible change of any output raises it
-_NOT_PRINTED = {"RunJob": ("key", "run"), "Step": ("waits", "sharing", "takes")}  # internal fields of records
-
+SCHEMA = 1  # the version of all outputs; an incompatible change of any output increases it
+# Internal fields of records, which are not printed, by the names of the classes.
+_NOT_PRINTED = {"RunJob": ("key", "run"), "Step": ("waits", "sharing", "takes")}
 
 Run = Callable[[Mapping[str, str]], list[str]]  # returns the words of the command in an object's fix
 Refused = tuple[int, Iterable[Problem | Finding]]  # an exit status, and the reasons for it
@@ -23,8 +23,8 @@ def document(output: object, run: Run = lambda _: [], refused: Refused | None = 
     An object with a `fix` also gets `argv`: the words that `run` makes of the fix. If the command refuses,
     `error` has the reasons.
     """
-    why = {"error": _error(*refused, run)} if refused else {}
-    return json.dumps({"schema": SCHEMA, **_plain(output, run), **why}, indent=2) + "\n"
+    error = {"error": _error(*refused, run)} if refused else {}
+    return json.dumps({"schema": SCHEMA, **_plain(output, run), **error}, indent=2) + "\n"
 
 
 def _error(status: int, reasons: Iterable[Problem | Finding], run: Run) -> dict[str, object]:
@@ -46,7 +46,7 @@ def fields_of(record: type[Any]) -> list[str]:
 
 
 def _plain(value: Any, run: Run) -> Any:
-    """Return a value as JSON has it: records as objects, tuples as lists, paths as texts."""
+    """Return a value in the types of JSON: records as objects, tuples as lists, paths as texts."""
     if isinstance(value, Finding):
         return _plain(value.as_object(), run) | ({"argv": _lint_fix(value)} if _lint_fix(value) else {})
     if isinstance(value, Problem):
@@ -54,8 +54,8 @@ def _plain(value: Any, run: Run) -> Any:
     if is_dataclass(value) or hasattr(value, "_fields"):
         return _plain({name: getattr(value, name) for name in fields_of(type(value))}, run)
     if isinstance(value, Mapping):
-        made = {name: _plain(part, run) for name, part in value.items()}
-        return made | ({"argv": run(made)} if "fix" in made else {})
+        fields_ = {name: _plain(part, run) for name, part in value.items()}
+        return fields_ | ({"argv": run(fields_)} if "fix" in fields_ else {})
     if isinstance(value, (list, tuple)):
         return [_plain(part, run) for part in value]
     return str(value) if isinstance(value, Path) else value

@@ -16,8 +16,8 @@ from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import Kind, reason
 
-MOST_BRIEF = 10  # runs that --brief shows, unless more of them wait or run
-MOST_CHARACTERS = 160  # characters of a text that --brief shows
+MAX_BRIEF_RUNS = 10  # runs that --brief shows, unless more of them wait or run
+MAX_CHARACTERS = 160  # characters of a text that --brief shows
 
 
 class _Queued(TypedDict):
@@ -119,32 +119,32 @@ def logs_output(run: str, text: str) -> LogsOutput:
 def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> BriefStatusOutput:
     """Return the output of `status --brief`: all runs that wait or run, and the newest that have ended."""
     live = [state for state in states if state.last and not state.last.ended]
-    others = [state for state in reversed(states) if state not in live]
-    most = max(MOST_BRIEF - len(live), 0)
-    runs = [_brief(state) for state in (*live, *others[:most])]
-    return {"time": time.time(), "problems": problems, "runs": runs, "left_out": len(others[most:])}
+    ended = [state for state in reversed(states) if state not in live]
+    max_ended = max(MAX_BRIEF_RUNS - len(live), 0)
+    runs = [_brief(state) for state in (*live, *ended[:max_ended])]
+    return {"time": time.time(), "problems": problems, "runs": runs, "left_out": len(ended[max_ended:])}
 
 
 def _brief(state: RunState) -> _BriefRun:
     job, sweep = state.last, state.sweep
-    rows = [row.state.name for row in state.now]
+    queue_states = {row.state.name for row in state.now}
     return {
         "name": state.run.name,
         "folder": state.folder,
         "job": job.id if job else "",
-        "state": rows[0] if len({*rows}) == 1 else job.state if job else "",
+        "state": queue_states.pop() if len(queue_states) == 1 else job.state if job else "",
         "ended": bool(job and job.ended),
         "says": _cut(overview.headline(state)),
         "training": _cut(state.progress.says if state.progress else ""),
         "quiet": state.quiet,
-        "points": {name: numbers_as_text(many) for name, many in sweep.numbers_by_state.items()}
+        "points": {name: numbers_as_text(numbers) for name, numbers in sweep.numbers_by_state.items()}
         if sweep
         else None,
     }
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 3]}..."
+    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 3]}..."
 
 
 def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> StatusOutput:

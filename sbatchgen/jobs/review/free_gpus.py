@@ -9,7 +9,7 @@ from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
 from sbatchgen.jobs.starts.prospect import Prospects, clock
 from sbatchgen.jobs.starts.room import Availability
 
-MOST_NAMES = 8  # names of nodes in a line
+MAX_NAMES = 8  # names of nodes or partitions in a line
 NOTE = "Other jobs that wait may start first, and limits of accounts and QOS may hold it back."
 
 
@@ -17,31 +17,31 @@ def types_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
     """Return a table of GPUs by type, and below it the nodes that take no jobs."""
     if not counts:
         return "no node has GPUs\n"
-    shards = any(count.shards for count in counts)
-    shard_columns = ("SHARED", "FREE SHARDS") if shards else ()
+    has_shards = any(count.shards for count in counts)
+    shard_columns = ("SHARED", "FREE SHARDS") if has_shards else ()
     heading = ("TYPE", "GPUS", "IN USE", "FREE", "UNAVAILABLE", *shard_columns, "PARTITIONS")
-    rows = [heading, *(_row(count, shards=shards) for count in counts)]
-    closed = "".join(f"{line}\n" for line in _closed(nodes))
+    rows = [heading, *(_type_row(count, has_shards=has_shards) for count in counts)]
+    closed = "".join(f"{line}\n" for line in _closed_nodes(nodes))
     return table(rows) + (f"\nUnavailable\n{closed}" if closed else "")
 
 
-def _row(count: GpuCount, *, shards: bool) -> tuple[str, ...]:
+def _type_row(count: GpuCount, *, has_shards: bool) -> tuple[str, ...]:
     cells = [count.type or "-", count.total, count.in_use, count.free, count.unavailable]
-    if shards:
+    if has_shards:
         on_one = f", {count.shards_on_one} on a GPU" if count.shards_free else ""
         cells += [count.shared, f"{count.shards_free} of {count.shards}{on_one}" if count.shards else "-"]
-    cells.append(first_names(count.partitions, MOST_NAMES) or "-")
+    cells.append(first_names(count.partitions, MAX_NAMES) or "-")
     return tuple(one_line(str(cell)) for cell in cells)
 
 
-def _closed(nodes: Sequence[GpuNode]) -> Iterator[str]:
+def _closed_nodes(nodes: Sequence[GpuNode]) -> Iterator[str]:
     """Yield a line for each reason why nodes take no jobs, with the nodes."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
-        if words := unavailable(entry.node):
-            groups.setdefault((words, entry.node.reason), []).append(entry.node.name)
-    for (words, reason), names in groups.items():
-        yield one_line(f"  {first_names(names, MOST_NAMES)}: {words}" + f": {reason}" * bool(reason))
+        if state := unavailable(entry.node):
+            groups.setdefault((state, entry.node.reason), []).append(entry.node.name)
+    for (state, reason), names in groups.items():
+        yield one_line(f"  {first_names(names, MAX_NAMES)}: {state}" + f": {reason}" * bool(reason))
 
 
 def nodes_table(nodes: Sequence[GpuNode]) -> str:
@@ -49,52 +49,54 @@ def nodes_table(nodes: Sequence[GpuNode]) -> str:
     if not nodes:
         return "no node has GPUs\n"
     heading = ("NODE", "STATE", "GPUS", "IN USE", "FREE", "FREE SHARDS BY GPU")
-    shards = any(gpu.shards for node in nodes for gpu in node.gpus)
-    rows = [heading, *map(_node, nodes)]
-    return table(rows if shards else [row[:-1] for row in rows])
+    has_shards = any(gpu.shards for node in nodes for gpu in node.gpus)
+    rows = [heading, *map(_node_row, nodes)]
+    return table(rows if has_shards else [row[:-1] for row in rows])
 
 
-def _node(node: GpuNode) -> tuple[str, ...]:
+def _node_row(node: GpuNode) -> tuple[str, ...]:
     closed = unavailable(node.node)
     types = Counter(gpu.type for gpu in node.gpus)
     gpus = ",".join(f"{kind}:{number}".removeprefix(":") for kind, number in types.items())
     free = [] if closed else [gpu.index for gpu in node.gpus if gpu.free]
-    spare = [] if closed else [gpu for gpu in node.gpus if gpu.shards and not gpu.taken]
-    shards = [f"{gpu.index}: {'not known' if gpu.shards_used is None else gpu.shards_free}" for gpu in spare]
+    sharable = [] if closed else [gpu for gpu in node.gpus if gpu.shards and not gpu.taken]
+    shards = [
+        f"{gpu.index}: {'not known' if gpu.shards_used is None else gpu.shards_free}" for gpu in sharable
+    ]
     cells = (
         node.node.name,
         closed or node.node.state.lower(),
         gpus,
-        _which([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.numbered),
-        _which(free, numbered=node.numbered),
+        _gpu_numbers([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.numbered),
+        _gpu_numbers(free, numbered=node.numbered),
         ", ".join(shards) or "-",
     )
     return tuple(map(one_line, cells))
 
 
-def _which(indexes: list[int], *, numbered: bool) -> str:
+def _gpu_numbers(indexes: list[int], *, numbered: bool) -> str:
     """Return the indexes of GPUs; only their number if Slurm does not show the indexes."""
     return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
 
 
 def room_as_text(rooms: Sequence[Availability]) -> str:
     """Return a line for each partition: whether the job would start there now, or what is lacking."""
-    lines = [line for room in rooms for line in _room(room)]
+    lines = [line for room in rooms for line in _room_lines(room)]
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 
 
-def _room(room: Availability) -> Iterator[str]:
+def _room_lines(room: Availability) -> Iterator[str]:
     where = f"partition {room.partition}"
     nodes = counted(room.wanted, "node")
     if room.starts:
-        names = first_names(room.nodes, MOST_NAMES)
+        names = first_names(room.nodes, MAX_NAMES)
         yield f"starts now in {where}: {nodes} of {len(room.nodes)} with room: {names}"
     else:
         lacking = "; ".join(
-            f"{lack}: {first_names(names, MOST_NAMES)}" for lack, names in room.lacking.items()
+            f"{lack}: {first_names(names, MAX_NAMES)}" for lack, names in room.lacking.items()
         )
-        has = f"{len(room.nodes)} of {nodes}" if room.nodes else "no node"
-        yield f"waits in {where}: {has} with room" + f" ({lacking})" * bool(lacking)
+        with_room = f"{len(room.nodes)} of {nodes}" if room.nodes else "no node"
+        yield f"waits in {where}: {with_room} with room" + f" ({lacking})" * bool(lacking)
     if room.not_seen:
         yield f"not looked at: {', '.join(room.not_seen)}"
 

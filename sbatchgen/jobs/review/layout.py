@@ -12,8 +12,8 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.review.node_share import Allocation
 
-_MAX_ROWS = 3  # rows of nodes; between the first and the last row only numbers differ
-_WIDTH = 100  # characters of a line of the command
+_MAX_ROWS = 3  # rows of nodes; with more nodes, all nodes between the first and the last share a row
+_COMMAND_WIDTH = 100  # characters of a line of the command
 
 
 @frozen(kw_only=True)
@@ -70,12 +70,13 @@ def layout_of_job(resolved: ResolvedJob, request: Allocation, script: str, plann
     program = launch.program(resolved)
     is_known = all(line in script for line in program)  # a site's template may start another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
-    more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
-    placed = layout_of_script(resolved.resources, request, planned if more else ())
-    placed = replace(placed, command=" ".join(program) * is_known)
+    may_start_more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
+    placed = layout_of_script(resolved.resources, request, planned if may_start_more else ())
+    placed = replace(placed, command=" ".join(program) if is_known else "")
     if resolved.slurm:
         return placed
-    return replace(placed, nodes=tuple(replace(row, tasks=None) for row in placed.nodes), tasks=None)
+    without_tasks = tuple(replace(row, tasks=None) for row in placed.nodes)
+    return replace(placed, nodes=without_tasks, tasks=None)
 
 
 def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
@@ -99,6 +100,7 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
     )
 
 
+# The signs that a program is ready, by the keys of `ready` in a job.
 _SIGNS = {
     "url": "its url answers",
     "port": "its port is open",
@@ -112,20 +114,21 @@ def _ready(program: JobProgram) -> str:
     sign = next(iter(program.ready.signs), "")
     if not sign:
         return ""
-    several = program.share.nodes > 1 and sign != "file"
-    where = {"all": " on each node", "first": " on the first node"}[program.ready.hosts] if several else ""
-    return f"ready once {_SIGNS[sign]}{where}"
+    has_sign_per_node = program.share.nodes > 1 and sign != "file"
+    where = {"all": " on each node", "first": " on the first node"}[program.ready.hosts]
+    return f"ready once {_SIGNS[sign]}{where if has_sign_per_node else ''}"
 
 
 def layout_of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Layout:
     """Return the processes that a script starts on its nodes; `planned` is the command of a dry run."""
     count = max(request.nodes, 1)
     tasks = job.ntasks or count * job.tasks_per_node
-    follows = job.ntasks_per_node or not job.ntasks or job.is_exclusive  # otherwise Slurm may split unevenly
-    is_even = tasks == count or bool(follows and tasks % count == 0)
-    on_node = None if request.processes is None else request.processes // count
-    rows = [(0, count - 1)]
-    if on_node is not None:  # the first and the last node have rows of their own
+    # Slurm may give nodes unequal numbers of tasks if only --ntasks is set and the nodes are shared.
+    divides_evenly = job.ntasks_per_node or not job.ntasks or job.is_exclusive
+    is_even = tasks == count or bool(divides_evenly and tasks % count == 0)
+    ranks_on_node = None if request.processes is None else request.processes // count
+    rows = [(0, count - 1)]  # the first and the last node of each row
+    if ranks_on_node is not None:  # nodes have different ranks, so the first and the last have own rows
         between = [(1, count - 2)] if count > _MAX_ROWS else [(node, node) for node in range(1, count - 1)]
         rows = [(0, 0), *between, *([(count - 1, count - 1)] if count > 1 else [])]
     nodes = (
@@ -133,8 +136,8 @@ def layout_of_script(job: ResourceRequest, request: Allocation, planned: Sequenc
             first=first,
             last=last,
             tasks=tasks // count if is_even else None,
-            first_rank=None if on_node is None else first * on_node,
-            last_rank=None if on_node is None else (last + 1) * on_node - 1,
+            first_rank=None if ranks_on_node is None else first * ranks_on_node,
+            last_rank=None if ranks_on_node is None else (last + 1) * ranks_on_node - 1,
             gpus=request.gpus.given,
             shards=request.shards.given,
             cpus=request.cpus.given if is_even else None,
@@ -149,12 +152,14 @@ def as_text(starts: Layout) -> str:
     if starts.programs:
         rows = [row for program in starts.programs for row in _program_rows(program)]
         return f"{table(rows)}{starts.plan} shows in a dry run what they start\n"
-    parts = ((row, ", ".join(_node_parts(row, starts.tasks))) for row in starts.nodes)
-    rows = [(_span("node", row.first, row.last), text) for row, text in parts]
-    lines = cut(starts.command, _WIDTH)
+    rows = [
+        (_span("node", row.first, row.last), ", ".join(_node_parts(row, starts.tasks)))
+        for row in starts.nodes
+    ]
+    lines = cut(starts.command, _COMMAND_WIDTH)
     rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
-    more = "else " if starts.command else ""
-    return table(rows) + (f"{starts.plan} shows what {more}the script starts\n" if starts.plan else "")
+    else_ = "else " if starts.command else ""
+    return table(rows) + (f"{starts.plan} shows what {else_}the script starts\n" if starts.plan else "")
 
 
 def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
@@ -177,7 +182,7 @@ def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:
     parts += ["the job ends with it"] * program.main
     parts += ["the job continues without it"] * program.optional
     yield program.name, ", ".join(parts)
-    yield from (("", line) for line in cut(program.command, _WIDTH))
+    yield from (("", line) for line in cut(program.command, _COMMAND_WIDTH))
 
 
 def _node_parts(row: NodeStarts, tasks: int | None) -> Iterator[str]:

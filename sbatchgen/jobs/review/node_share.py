@@ -54,64 +54,69 @@ class Cost:
     billing_hours: float | None = None  # in the site's own unit
 
 
-def allocation_of_job(resolved: ResolvedJob, *, ends: bool) -> Allocation:
-    """Return the request of a resolved job; `ends`: the job ends at its time limit, as it does not resume."""
+def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocation:
+    """Return the request of a resolved job; `ends_at_limit`: its trainer does not resume."""
     request = allocation_of_request(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
     restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
-    restarts = 0 if ends and not promises_restarts(resolved) else restarts
-    starts_others = resolved.trainer and resolved.launcher == "spawn"
-    processes = resolved.nodes * (1 if starts_others else resolved.nproc_per_node)
+    restarts = 0 if ends_at_limit and not promises_restarts(resolved) else restarts
+    trainer_starts_others = resolved.trainer and resolved.launcher == "spawn"
+    processes = resolved.nodes * (1 if trainer_starts_others else resolved.nproc_per_node)
     jobs = resolved.sweep.chosen if resolved.sweep else request.jobs * resolved.chain
-    chain = resolved.consecutive
-    return replace(request, processes=processes, jobs=jobs, consecutive=chain, restarts=restarts)
+    consecutive = resolved.consecutive
+    return replace(request, processes=processes, jobs=jobs, consecutive=consecutive, restarts=restarts)
 
 
 def allocation_of_request(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
-    """Return the request in a script's options; the job gets `gpus` GPUs on each node, a node like `node`."""
-    alone = job.is_exclusive or node.exclusive
-    splits = job.splits_gpus(node.gpus_by_kind(job.gpus or ()), whole_nodes=alone)
-    kinds = node.kinds(job.gpus_on_node) if alone else []
-    whole = Amount(
-        given=None if splits else _whole_amount(kinds, "gpus_per_node", gpus), of=node.gpus_per_node
+    """Return the request in a script's options.
+
+    The job gets `gpus` GPUs on each node. `node` is the partition with the facts of its nodes.
+    """
+    gets_whole_nodes = job.is_exclusive or node.exclusive
+    splits_gpus = job.splits_gpus(node.gpus_by_kind(job.gpus or ()), whole_nodes=gets_whole_nodes)
+    kinds = node.kinds(job.gpus_on_node) if gets_whole_nodes else []
+    whole_gpus = Amount(
+        given=None if splits_gpus else _whole_amount(kinds, "gpus_per_node", gpus), of=node.gpus_per_node
     )
     shards = Amount(given=job.shards, of=node.shards_per_gpu)
-    asked = {"cpus-per-task", "cpus-per-gpu"} & job.options.keys()
-    given = job.cpus_on_node if asked or not alone else None
-    cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", given), of=node.cpus_per_node)
-    mem = job.mem_with(cpus.given or job.cpus_on_node, whole.given or job.gpu_count)
+    names_cpus = bool({"cpus-per-task", "cpus-per-gpu"} & job.options.keys())
+    requested_cpus = job.cpus_on_node if names_cpus or not gets_whole_nodes else None
+    cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", requested_cpus), of=node.cpus_per_node)
+    mem = job.mem_with(cpus.given or job.cpus_on_node, whole_gpus.given or job.gpu_count)
     if mem == 0:  # the job asks for all memory, which is not known if the nodes differ
         mem = _whole_amount(node.kinds(job.gpus_on_node), "mem_per_node", 0)
     memory = Amount(given=mem, of=node.mem_per_node)
-    gpus_worth = job.shards / shards.of if shards.of and job.shards else whole.given or 0
-    shares = [gpus_worth / whole.of if whole.of else None, cpus.share, memory.share]
+    gpus_and_shards = job.shards / shards.of if shards.of and job.shards else whole_gpus.given or 0
+    shares = [gpus_and_shards / whole_gpus.of if whole_gpus.of else None, cpus.share, memory.share]
     return Allocation(
         nodes=job.nodes,
         processes=None,
-        gpus=whole,
+        gpus=whole_gpus,
         shards=shards,
         cpus=cpus,
         memory_mib=memory,
-        exclusive=alone,
+        exclusive=gets_whole_nodes,
         time_s=None if job.time is None or job.time >= UNLIMITED else int(job.time),
-        share=1.0 if alone else max(filter(None, shares), default=None),
-        jobs=elements(job.options["array"]) if "array" in job else 1,
+        share=1.0 if gets_whole_nodes else max(filter(None, shares), default=None),
+        jobs=array_size(job.options["array"]) if "array" in job else 1,
         consecutive=False,
         restarts=0,
-        gpus_in_all=job.gpus_in_all if splits else None,
+        gpus_in_all=job.gpus_in_all if splits_gpus else None,
         gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
     )
 
 
-def _whole_amount(kinds: Sequence[NodeFacts], name: str, asked: int | None) -> int | None:
+def _whole_amount(kinds: Sequence[NodeFacts], name: str, requested: int | None) -> int | None:
     """Return the whole amount of a resource on a node; None if the nodes of the job differ.
 
-    If no node's amount is known, return the amount that the job asks for.
+    If no node's amount is known, return the requested amount.
     """
-    numbers = {getattr(kind, name) for kind in kinds} - {None}
-    return asked if not numbers else numbers.pop() if len(numbers) == 1 else None
+    amounts = {getattr(kind, name) for kind in kinds} - {None}
+    if not amounts:
+        return requested
+    return amounts.pop() if len(amounts) == 1 else None
 
 
-def elements(array: str) -> int:
+def array_size(array: str) -> int:
     """Return the number of jobs of an array such as 0-9:2,20%4; 1 for another text."""
     from sbatchgen.check.sbatch.array import indices
 
@@ -122,17 +127,17 @@ def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
     """Return the hours of a job; `billing` has the weights of the site's own unit."""
     if request.time_s is None or request.nodes < 1:
         return Cost(gpu_hours=None, cpu_hours=None)
-    hours = request.jobs * request.nodes * request.time_s / 3600
+    node_hours = request.jobs * request.nodes * request.time_s / 3600
     gpus: float | None = request.gpus.given
     if request.gpus_in_all:
         gpus = request.gpus_in_all / request.nodes
     if shards := request.shards.given:
         gpus = shards / request.shards.of if request.shards.of else None
-    cpus, node_billing = request.cpus.given, None
+    cpus, billing_of_node = request.cpus.given, None
     if billing and cpus is not None:
-        node_billing = billing.cost(cpus=cpus, mib=request.memory_mib.given or None, gpus=gpus or 0)
+        billing_of_node = billing.cost(cpus=cpus, mib=request.memory_mib.given or None, gpus=gpus or 0)
     return Cost(
-        gpu_hours=None if gpus is None else gpus * hours,
-        cpu_hours=None if cpus is None else cpus * hours,
-        billing_hours=None if node_billing is None else node_billing * hours,
+        gpu_hours=None if gpus is None else gpus * node_hours,
+        cpu_hours=None if cpus is None else cpus * node_hours,
+        billing_hours=None if billing_of_node is None else billing_of_node * node_hours,
     )

@@ -26,8 +26,8 @@ from sbatchgen.jobs.runs.record import Code
 from sbatchgen.jobs.runs.submitted_scripts import Submitted, difference
 from sbatchgen.jobs.slurm.refusal import Answer
 
-FEW_POINTS = 20  # points of a sweep that `folded` leaves in the script
-_POINT = re.compile(r" {8}\d+\) (?:param|point_args)=\(")
+MAX_POINTS = 20  # points of a sweep that `folded` leaves in the script
+_POINT_LINE = re.compile(r" {8}\d+\) (?:param|point_args)=\(")  # the line of a point: "        3) param=("
 
 
 @frozen(kw_only=True)
@@ -117,20 +117,20 @@ def review_of_job(
     source: TrainerSource | None = None,
     plan_command: Sequence[str] = (),
 ) -> Review:
-    """Return the review of a job; some arguments are fields of the review.
+    """Return the review of a job; arguments that are not explained here are fields of the review.
 
-    `profile_by`: the origin of its profile. `source`: the source of its trainer. `last`: the last script of
-    its run. `snapshot`: the copy of its code. `plan_command`: the command of its dry run.
+    `profile_by`: the origin of the job's profile. `source`: the source of its trainer. `last`: the script of
+    the run's last job. `snapshot`: the copy of the job's code. `plan_command`: the command of its dry run.
     """
     change = None
     if last and script is not None:
         change = Change(job=last.job, time=last.time, file=str(last.file), diff=difference(last, script))
-    restarts = work_lost(resolved, source)
-    ends = bool(restarts) and not promises_restarts(resolved)
-    request = node_share.allocation_of_job(resolved, ends=ends)
+    lost_work = work_lost(resolved, source)
+    ends_at_limit = bool(lost_work) and not promises_restarts(resolved)
+    request = node_share.allocation_of_job(resolved, ends_at_limit=ends_at_limit)
     return replace(
         review_of_script(script),
-        job=replace(_job(resolved, snapshot), restarts=restarts),
+        job=replace(_job_summary(resolved, snapshot), restarts=lost_work),
         cluster=_cluster(resolved),
         request=request,
         cost=cost_of(request, resolved.partition.billing) if resolved.slurm else None,
@@ -161,7 +161,7 @@ def review_of_script(
     )
 
 
-def _job(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
+def _job_summary(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
     gets_resume = resolved.is_bundled or launch.gives_resume(resolved)
     resume = str(resolved.resume) if gets_resume else None
     if resolved.gives_resume_args and resolved.resume == "auto":
@@ -196,21 +196,22 @@ def _cluster(resolved: ResolvedJob) -> Cluster:
 
 
 def folded(review: Review) -> Review:
-    """Return the review for people: most points of a large sweep are removed from its script."""
+    """Return the review for people, without most points of a large sweep in the script."""
     lines = lines_of(review.script or "")
-    points = [place for place, line in enumerate(lines) if _POINT.match(line)]
-    removed = points[FEW_POINTS - 1 : -1]
+    points = [index for index, line in enumerate(lines) if _POINT_LINE.match(line)]
+    removed = points[MAX_POINTS - 1 : -1]  # the last point stays
     if len(removed) < 2:
         return review
     first, count = removed[0], len(removed)
     lines[first : first + count] = [f"        # ... {count:,} more points ..."]
-    decided = review.own_lines and tuple(
+    # One line replaces the removed lines, so the lines after them have lower numbers.
+    own_lines = review.own_lines and tuple(
         number if number <= first else number - count + 1
         for number in review.own_lines
         if not first < number <= first + count
     )
     script = "\n".join([*lines, ""])
-    return replace(review, script=script, own_lines=decided, parts=tuple(_parts(script)))
+    return replace(review, script=script, own_lines=own_lines, parts=tuple(_parts(script)))
 
 
 def lines_of(script: str) -> list[str]:
@@ -222,12 +223,12 @@ def _parts(script: str) -> Iterator[Part]:
     """Yield the parts of a script: its head, its directives, the rest, and each section with a title."""
     if not (lines := lines_of(script)):
         return
-    starts = {1: "Head"}
+    titles_by_line = {1: "Head"}
     directives = [number for number, line in enumerate(lines, 1) if line.startswith("#SBATCH")]
     if directives:
-        starts |= {directives[0]: "Directives", directives[-1] + 1: "Job"}
-    titles = (re.fullmatch(r"# (?:---|===) (.+?)(?: ---|:.*)", line) for line in lines)
-    starts |= {number: title[1] for number, title in enumerate(titles, 1) if title}
-    first = sorted(number for number in starts if number <= len(lines))
-    for begin, end in zip(first, [*first[1:], len(lines) + 1], strict=True):
-        yield Part(title=starts[begin], first=begin, last=end - 1)
+        titles_by_line |= {directives[0]: "Directives", directives[-1] + 1: "Job"}
+    matches = (re.fullmatch(r"# (?:---|===) (.+?)(?: ---|:.*)", line) for line in lines)  # "# --- Setup ---"
+    titles_by_line |= {number: match[1] for number, match in enumerate(matches, 1) if match}
+    first_lines = sorted(number for number in titles_by_line if number <= len(lines))
+    for first, after in zip(first_lines, [*first_lines[1:], len(lines) + 1], strict=True):
+        yield Part(title=titles_by_line[first], first=first, last=after - 1)

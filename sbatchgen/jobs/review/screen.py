@@ -16,7 +16,7 @@ from sbatchgen.jobs.review.node_share import Allocation, Amount, Cost
 from sbatchgen.jobs.review.review import Cluster, JobSummary, Review, lines_of
 from sbatchgen.jobs.slurm.refusal import UNCHECKED, Answer
 
-# Patterns of the texts above the script, and their colours as codes of ECMA-48.
+# Patterns of the text above the script, each with its colour as a code of ECMA-48.
 _STYLES = (
     (r"(?m)^\S.*(?=\n  )", "1"),  # the title of a section
     (r"(?m)^[a-z][a-z ]*?(?=  )", "36"),  # the name of a row
@@ -44,10 +44,10 @@ def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
 
 def coloured(text: str) -> str:
     """Return the text of a review with colours; it may have no control characters except line breaks."""
-    above, *rest = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
+    above, *script_text = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
     for pattern, style in _STYLES:
         above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
-    return "".join([above, *rest])
+    return "".join([above, *script_text])
 
 
 def script(review: Review, *, whole: bool = False) -> str:
@@ -58,11 +58,12 @@ def script(review: Review, *, whole: bool = False) -> str:
     """
     text = review.script or ""
     first, mark, second = text.rpartition(SECOND_PART)
-    decided = review.own_lines if review.own_lines is not None else (len(text),)
-    if whole or not mark or max(decided, default=0) > first.count("\n"):
+    # The lines of this job are all in the first part, unless a site's template has some in the second.
+    own_lines = review.own_lines if review.own_lines is not None else (len(text),)
+    if whole or not mark or max(own_lines, default=0) > first.count("\n"):
         return text
-    same, _, rest = second.partition(":")
-    return f"{first}and {rest.count(chr(10))} lines that are the same in{same}: sbatchgen help script\n"
+    where, _, rest = second.partition(":")  # `where` is " every job of this mode", for example
+    return f"{first}and {rest.count(chr(10))} lines that are the same in{where}: sbatchgen help script\n"
 
 
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
@@ -73,14 +74,14 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
         ]
         yield "Not typed by you", table(lines)
     if review.findings:
-        shown: list[str] = []
+        finding_lines: list[str] = []
         for finding in review.findings:
-            shown += _shown(f"{finding.severity} {finding.rule}".rstrip(), finding.problem)
-        yield "Findings", "\n".join(shown)
+            finding_lines += _problem_lines(f"{finding.severity} {finding.rule}".rstrip(), finding.problem)
+        yield "Findings", "\n".join(finding_lines)
     if review.starts:
         yield "What starts where", layout.as_text(review.starts)
     if review.slurm:
-        yield "Slurm", "\n".join(_answer(review.slurm))
+        yield "Slurm", "\n".join(_answer_lines(review.slurm))
     if last := review.last:
         yield f"Since job {last.job}, submitted {last.time}", last.diff or "the same script"
 
@@ -94,26 +95,26 @@ def rows(review: Review) -> list[tuple[str, str]]:
     if cluster:
         lines.append(("cluster", ", ".join(_cluster(cluster))))
     if request:
-        names = job.programs if job else ()
-        spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
-        lines.append(_size(request, spawns=spawns, programs=names))
+        programs = job.programs if job else ()
+        trainer_spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
+        lines.append(_size(request, trainer_spawns=trainer_spawns, programs=programs))
     if request and cost:
         limit = "the partition's limit" if request.time_s is None else str(Duration(request.time_s))
         if request.consecutive:
             limit = f"{request.jobs} jobs of at most {limit}, one after the other, until the training is done"
-        lines += [("each node", _node(request)), ("time", limit), ("cost", _cost(cost, request))]
+        lines += [("each node", _amounts(request)), ("time", limit), ("cost", _cost(cost, request))]
     if job:
-        resume = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
+        resume_texts = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
         says = f": {review.start.says}" if review.start and review.start.says else ""
         lines.append(("run folder", f"{job.run_dir}{says}"))
         if cluster and cluster.scheduler == "slurm":
             lines.append(("code", _code(job)))
         if job.data is not None:
             lines.append(("data", job.data))
-        is_below = any(finding.problem.what == job.restarts for finding in review.findings)
-        restarts = "" if is_below else job.restarts
-        named = [("resume", resume.get(job.resume or "", job.resume)), ("restarts", restarts)]
-        lines += [(name, text) for name, text in named if text]
+        is_finding = any(finding.problem.what == job.restarts for finding in review.findings)
+        restarts = "" if is_finding else job.restarts
+        optional = [("resume", resume_texts.get(job.resume or "", job.resume)), ("restarts", restarts)]
+        lines += [(name, text) for name, text in optional if text]
     if review.digest:
         lines.append(("digest", review.digest))
     return lines
@@ -136,15 +137,15 @@ def _code(job: JobSummary) -> str:
     return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}{added}"
 
 
-def _size(request: Allocation, *, spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
-    """Return the row with the processes and nodes; `spawns`: the trainer starts further processes itself."""
+def _size(request: Allocation, *, trainer_spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
+    """Return the row with the processes and nodes; `trainer_spawns`: the trainer starts more processes."""
     if programs:
         return "programs", f"{', '.join(programs)} on {counted(request.nodes, 'node')}"
-    several = request.jobs > 1 and not request.consecutive
-    jobs = f", in each of {request.jobs} jobs of an array" if several else ""
+    is_array = request.jobs > 1 and not request.consecutive
+    jobs = f", in each of {request.jobs} jobs of an array" if is_array else ""
     if request.processes is None or request.processes < 1:
         return "nodes", f"{request.nodes}{jobs}"
-    others = "; your trainer starts the others" if spawns else ""
+    others = "; your trainer starts the others" if trainer_spawns else ""
     return "processes", f"{request.processes} on {counted(request.nodes, 'node')}{jobs}{others}"
 
 
@@ -172,7 +173,7 @@ def in_short(review: Review) -> str:
     return text
 
 
-def _node(request: Allocation) -> str:
+def _amounts(request: Allocation) -> str:
     """Return in words the amounts that the job gets on each node."""
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_share(shards, 'shard')} of a GPU" if shards.given else _share(request.gpus, "GPU")
@@ -183,8 +184,8 @@ def _node(request: Allocation) -> str:
     if memory.given is None:
         amounts.append("the cluster's default memory")
     else:
-        whole = f" of {Memory(memory.of)}" if memory.of else ""
-        amounts.append(f"{Memory(memory.given)}{whole} of memory" if memory.given else "all of its memory")
+        of_node = f" of {Memory(memory.of)}" if memory.of else ""
+        amounts.append(f"{Memory(memory.given)}{of_node} of memory" if memory.given else "all of its memory")
     share = f": {100 * request.share:.0f} % of it" if request.share is not None and request.share < 1 else ""
     return ", ".join(amounts) + ("; exclusive" if request.exclusive else share)
 
@@ -202,8 +203,8 @@ def _cost(cost: Cost, request: Allocation) -> str:
     if not text:
         return "not known without a time limit" if request.time_s is None else "not known: the nodes differ"
     text += f" for all {request.jobs} jobs" if request.consecutive else ""
-    more = f"; as much again for each of up to {counted(request.restarts, 'restart')}"
-    return f"{text} at the time limit{more if request.restarts else ''}"
+    for_restarts = f"; as much again for each of up to {counted(request.restarts, 'restart')}"
+    return f"{text} at the time limit{for_restarts if request.restarts else ''}"
 
 
 def origin(setting: Setting, folder: Path) -> str:
@@ -216,15 +217,15 @@ def _number(count: float) -> str:
     return f"{count:,.2f}".rstrip("0").rstrip(".")
 
 
-def _shown(says: str, problem: Problem) -> Iterator[str]:
-    """Yield the lines of a finding: the problem, its place, and its fix."""
-    yield f"{says}: {problem.what}"
+def _problem_lines(title: str, problem: Problem) -> Iterator[str]:
+    """Yield the lines of a finding or a refusal: its title and the problem, the place, and the fix."""
+    yield f"{title}: {problem.what}"
     if problem.at:
         yield f"  at:  {problem.at}"
     yield from fix_lines(problem.fix, indent=2)
 
 
-def _answer(answer: Answer) -> Iterator[str]:
+def _answer_lines(answer: Answer) -> Iterator[str]:
     """Yield the lines of Slurm's answer: whether it would accept the job, or its refusals."""
     if answer.accepted:
         starts = f", to start by {answer.start} on {answer.nodes}" if answer.start else ""
@@ -233,7 +234,7 @@ def _answer(answer: Answer) -> Iterator[str]:
         yield f"not checked: {'; '.join(UNCHECKED)}"
         return
     for refusal in answer.refusals:
-        yield from _shown("refuses the job", refusal.problem)
+        yield from _problem_lines("refuses the job", refusal.problem)
 
 
 def explanation(settings: Iterable[Setting]) -> str:
@@ -241,13 +242,13 @@ def explanation(settings: Iterable[Setting]) -> str:
     rows = []
     for setting in settings:
         others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
-        more = (f"  ({text})" for text in (others, " ".join(setting.documented)) if text)
-        rows.append((setting.name, setting.value, "".join([setting.at, *more])))
+        additions = (f"  ({text})" for text in (others, " ".join(setting.documented)) if text)
+        rows.append((setting.name, setting.value, "".join([setting.at, *additions])))
     return table(rows, widest=40)
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
-    """Return each line of the script after its number, its place in a template, and its block."""
+    """Return a table of the script's lines: the number, the place in a template, its block, and the line."""
     lines = enumerate(zip(lines_of(script), places, strict=True), 1)
     return table(
         (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)

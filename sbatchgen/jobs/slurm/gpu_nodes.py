@@ -115,8 +115,8 @@ def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
                 taken.add(index)
             elif used:
                 shards_used[index] = used
-        # Before 23.11, a node shows only which GPUs have shards in use, and lacks a GPU on which a job has freed
-        # some of its shards. So the shards of jobs count too.
+        # Before 23.11, a node shows only which GPUs have shards in use, and lacks a GPU on which a job has
+        # freed some of its shards. So the shards of jobs count too.
         if not gres.per_gpu:
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
             for index in of_type:
