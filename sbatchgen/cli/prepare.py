@@ -13,7 +13,7 @@ from sbatchgen.cli.output import current_folder, note, put
 from sbatchgen.jobs.inputs import completion
 from sbatchgen.jobs.inputs.search import Places
 
-IMAGES = click.IntRange(min=1, max=1_000_000)  # number of images, which are drawn in memory
+IMAGE_COUNT = click.IntRange(min=1, max=1_000_000)  # a million, because all images are drawn in memory
 
 
 @click.group()
@@ -24,8 +24,8 @@ def data() -> None:
 @data.command("mnist")
 @click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
 @click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
-@click.option("--train", metavar="N", type=IMAGES, help="Images to draw for training (--synthetic).")
-@click.option("--test", metavar="N", type=IMAGES, help="Images to draw for testing (--synthetic).")
+@click.option("--train", metavar="N", type=IMAGE_COUNT, help="Images to draw for training (--synthetic).")
+@click.option("--test", metavar="N", type=IMAGE_COUNT, help="Images to draw for testing (--synthetic).")
 @click.option("--seed", metavar="N", type=int, help="Seed of the drawing (--synthetic).")
 def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
     """Get MNIST as IDX files."""
@@ -111,19 +111,19 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 def _source_and_file(
     runtime: str, profile: str | None, source: str | None, to: str | None
 ) -> tuple[str, str]:
-    """Return the source and the file of an image, from the profile if they were not typed."""
+    """Return the source and the file of an image; the profile has the one that was not typed."""
     from sbatchgen.jobs.runtimes.base import ContainerRuntime
 
     resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved
     image = resolved.software.get("image")
     is_file = isinstance(resolved.runtime, ContainerRuntime) and resolved.runtime.is_file(image or "")
-    key, cluster = f"runtimes.{runtime}", f"profile '{resolved.profile.name}'"
+    key, profile_words = f"runtimes.{runtime}", f"profile '{resolved.profile.name}'"
     if to is None:
         if image is None or not is_file:
-            what = f"{cluster} names no file for an image of {runtime}"
+            what = f"{profile_words} names no file for an image of {runtime}"
             raise CommandLineError.of(what, fix=f"--to FILE, or write {key}.image into the profile")
         if unset := image.unset(os.environ):
-            what = f"the image of {cluster} is {image}, but {unset[0]} is not set"
+            what = f"the image of {profile_words} is {image}, but {unset[0]} is not set"
             raise CommandLineError.of(
                 what, fix=f"export {unset[0]} with its value, or name the file: --to FILE"
             )
@@ -131,7 +131,7 @@ def _source_and_file(
     if source is None:
         source = resolved.facts.source or (None if is_file else image)
     if source is None:
-        what = f"{cluster} does not say where {to} comes from"
+        what = f"{profile_words} does not say where {to} comes from"
         fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile: {key}.source"
         raise CommandLineError.of(what, fix=fix)
     return source, to
@@ -166,21 +166,21 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
 
     places = Places(current_folder(), os.environ)
     files = [places.profile(name) for name in names]
-    known = [file.stem for file in files]
-    for name in known:
-        if known.count(name) > 1:
+    profile_names = [file.stem for file in files]
+    for name in profile_names:
+        if profile_names.count(name) > 1:
             raise CommandLineError.of(f"two profiles are named {name}", at="--profile", fix="name each once")
-    named = Path(packages) if packages else None
+    typed_folder = Path(packages) if packages else None
     site_file = Path(site) if site else None
     cache = places.cache if places.cache and make_own(places.cache) else None
-    ready = packages_folder(named, cache, note)
+    node_modules = packages_folder(typed_folder, cache, note)
     note("note: packing the page, which takes one minute the first time, at most three on a busy machine")
     write(
         PageInputs(
             profiles=files,
             site=read_site(site_file),
             site_file=site_file,
-            packages=ready,
+            packages=node_modules,
             cache=cache / "page-compressed" if cache else None,
             note=note,
         ),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from sbatchgen.lab.discover.slurm_answers import LiveCluster
 
 
-def _read(file: Path) -> Document[Profile]:
+def _read_profile(file: Path) -> Document[Profile]:
     from sbatchgen.jobs.inputs.document import read_document
     from sbatchgen.jobs.inputs.profile import Profile
 
@@ -57,7 +57,7 @@ def profile_list(form: str) -> None:
     """
     from datetime import date
 
-    listed = [*_listed()]
+    listed = [*_listed_profiles()]
     if form == "json":
         from sbatchgen.jobs.outputs.profiles import ProfilesOutput
 
@@ -74,13 +74,13 @@ def profile_list(form: str) -> None:
         put(visible("\n".join([site, *sites[site]] if site else sites[site])))
 
 
-def _listed() -> Iterator[ListedProfile]:
+def _listed_profiles() -> Iterator[ListedProfile]:
     """Yield the rows of `profile list`, in the order in which profiles are searched for."""
     seen = set[str]()
     for name, file in Places(current_folder(), os.environ).profiles():
-        read, broken = None, ""
+        facts, broken = None, ""
         try:
-            read = _read(file).value
+            facts = _read_profile(file).value
         except SbatchgenError as error:
             broken = str(error)
         yield {
@@ -88,11 +88,11 @@ def _listed() -> Iterator[ListedProfile]:
             "file": str(file),
             "used": name not in seen,
             "broken": broken,
-            "site": (read and read.site) or "",
-            "scheduler": read.scheduler if read else "",
-            "checked": (read and read.checked) or "",
-            "description": (read and read.description) or "",
-            "url": (read and read.url) or "",
+            "site": (facts and facts.site) or "",
+            "scheduler": facts.scheduler if facts else "",
+            "checked": (facts and facts.checked) or "",
+            "description": (facts and facts.description) or "",
+            "url": (facts and facts.url) or "",
         }
         seen.add(name)
 
@@ -121,7 +121,7 @@ def profile_show(name: str, form: str) -> None:
     if form == "json":
         from sbatchgen.jobs.outputs.profiles import ProfileOutput
 
-        put_json(ProfileOutput(file=str(file), profile=as_data(_read(file).value)))
+        put_json(ProfileOutput(file=str(file), profile=as_data(_read_profile(file).value)))
     else:
         print_bytes(read_file(file, MAX_BYTES))
 
@@ -189,7 +189,7 @@ def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -
     places = Places(current_folder(), os.environ)
     file = places.profile(name)
     target = current_folder() / places.own_copy(file)
-    document, before = _read(file), files.read_file(file, MAX_BYTES)
+    document, before = _read_profile(file), files.read_file(file, MAX_BYTES)
     text = before.decode()
     after, by_hand = update_text(text, differences(document, cluster), today=today)
     for finding in findings(by_hand, str(file)):
@@ -231,9 +231,9 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
             file = places.profile(name)
             reported[name] = findings(file, places)
             if cluster:
-                stale = comparison.differences(_read(file), cluster)
+                differences = comparison.differences(_read_profile(file), cluster)
                 fix = f"sbatchgen profile discover --update {name}" if places.own_copy(file) != file else ""
-                reported[name] += comparison.findings(stale, str(file), fix)
+                reported[name] += comparison.findings(differences, str(file), fix)
         except DocumentError as error:
             reported[name] = [Finding("error", problem) for problem in error.problems]
         if form == "text" and not failure_of(reported[name]):
@@ -258,7 +258,7 @@ def profile_sources(name: str, *, form: str) -> None:
     from sbatchgen.base.quoting import table
     from sbatchgen.jobs.outputs.profiles import SourceOutput, SourcesOutput
 
-    sources = _read(Places(current_folder(), os.environ).profile(name)).value.sources
+    sources = _read_profile(Places(current_folder(), os.environ).profile(name)).value.sources
     rows = [SourceOutput(keys=source.keys, url=source.at.url) for source in sources]
     if form == "json":
         put_json(SourcesOutput(name=name, sources=rows))
@@ -266,7 +266,7 @@ def profile_sources(name: str, *, form: str) -> None:
         put(visible(table((", ".join(row["keys"]), row["url"]) for row in rows)), nl=False)
 
 
-def _schemas() -> dict[str, Path]:
+def _schema_files() -> dict[str, Path]:
     """Return the files of the schemas by name, such as "profile list"."""
     files = sorted(bundled("schemas").rglob("*.json"))
     return {file.stem.replace("-", " "): file for file in files}
@@ -275,7 +275,7 @@ def _schemas() -> dict[str, Path]:
 @click.command("schema")
 @click.argument(
     "words", metavar="profile|job|COMMAND...", nargs=-1, required=True,
-    shell_complete=lambda _ctx, _param, incomplete: completion.offered(_schemas(), incomplete),
+    shell_complete=lambda _ctx, _param, incomplete: completion.offered(_schema_files(), incomplete),
 )  # fmt: skip
 def schema(words: tuple[str, ...]) -> None:
     """Print a JSON schema.
@@ -283,7 +283,7 @@ def schema(words: tuple[str, ...]) -> None:
     In an editor, profile checks profiles, and job checks job YAMLs and sbatchgen.yaml. With a COMMAND, the
     schema describes the output of its --format json, for example: sbatchgen schema profile list
     """
-    known, name = _schemas(), " ".join(words)
-    if name not in known:
-        raise CommandLineError.of(f"no schema of '{name}'", fix=did_you_mean(name, known))
-    put(known[name].read_bytes(), nl=False)
+    schema_files, name = _schema_files(), " ".join(words)
+    if name not in schema_files:
+        raise CommandLineError.of(f"no schema of '{name}'", fix=did_you_mean(name, schema_files))
+    put(schema_files[name].read_bytes(), nl=False)

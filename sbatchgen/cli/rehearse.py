@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
-SHORT = {
-    "time": "00:05:00",
-    "signal": "B:USR1@150",
-}  # options of a job that is stopped after half of its time
+# Options of a job of five minutes that is stopped after half of its time.
+SHORT_JOB = {"time": "00:05:00", "signal": "B:USR1@150"}
 
 
 @click.command(cls=JobCommand)
@@ -85,9 +83,9 @@ def rehearse(
     from sbatchgen.lab.rehearsal.rehearsal import rehearse as run
 
     if cluster:
-        tried = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
-        _show(tried, {"rows": tried}, form)
-        sys.exit(any(row.outcome == "failed" for row in tried))
+        outcomes = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
+        _show(outcomes, {"rows": outcomes}, form)
+        sys.exit(any(row.outcome == "failed" for row in outcomes))
     request = request_of(job, args, job_options)
     report(check(request.resolved))
     refuse_unfit(request.resolved)
@@ -95,45 +93,45 @@ def rehearse(
         request, os.environ, current_folder(), seconds=seconds, patience=stop_after, network=network, see=see,
         tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
-    tried = [*rows(done)]
-    _show_rehearsal(done, tried, form)
-    sys.exit(any(row.outcome == "failed" for row in tried))
+    outcomes = [*rows(done)]
+    _show_rehearsal(done, outcomes, form)
+    sys.exit(any(row.outcome == "failed" for row in outcomes))
 
 
-def _show_rehearsal(done: Rehearsal, tried: Sequence[Row], form: str) -> None:
+def _show_rehearsal(done: Rehearsal, outcomes: Sequence[Row], form: str) -> None:
     """Print the rows of a rehearsal, the time that it took, and what it can't show."""
     from sbatchgen.base.quoting import table
     from sbatchgen.base.units import in_bytes
 
-    output: RehearseOutput = {"rows": [*tried], "unproven": dict(done.unproven)}
-    _show(tried, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
+    output: RehearseOutput = {"rows": [*outcomes], "unproven": dict(done.unproven)}
+    _show(outcomes, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
     if form == "json":
         return
     put(f"took {done.seconds:.0f} s, at most {in_bytes(done.memory)} of memory\n\nNot shown:")
     put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
 
 
-def _show(tried: Sequence[Row], output: RehearseOutput, form: str) -> None:
+def _show(outcomes: Sequence[Row], output: RehearseOutput, form: str) -> None:
     """Print the rows of a rehearsal as a table with fixes, or the output as JSON."""
     from sbatchgen.base.quoting import fix_lines, one_line, table
 
     if form == "json":
         put_json(output)
         return
-    shown: set[str] = set()
-    lines = table((row.what, row.outcome, one_line(row.detail)) for row in tried).split("\n")
-    for row, line in zip(tried, lines, strict=False):  # after the last row there is an empty line
+    shown_fixes: set[str] = set()
+    lines = table((row.what, row.outcome, one_line(row.detail)) for row in outcomes).split("\n")
+    for row, line in zip(outcomes, lines, strict=False):  # after the last row there is an empty line
         put(line)
-        if row.fix and row.fix not in shown:
+        if row.fix and row.fix not in shown_fixes:
             put("\n".join(fix_lines(row.fix, indent=4)))
-        shown.add(row.fix)
-    if tried:
-        failed = sum(row.outcome == "failed" for row in tried)
-        put(f"\n{failed} of {len(tried)} failed")
+        shown_fixes.add(row.fix)
+    if outcomes:
+        failed = sum(row.outcome == "failed" for row in outcomes)
+        put(f"\n{failed} of {len(outcomes)} failed")
 
 
 def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
-    """Submit the job as a short job with its own run folder, follow it, and return the rows of its outcome.
+    """Submit the job as a short job with a run folder of its own, follow it, and return its outcomes.
 
     Return [] if the user does not agree.
     """
@@ -153,7 +151,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")
     # a new run folder, because an older rehearsal would be resumed
     run_options = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
-    limits = {name: job_options.get(name) or value for name, value in SHORT.items()}
+    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
     short_job = request_of(job, args, {**job_options, **limits, **run_options})
     submission = submission_of_job(short_job, os.environ, current_folder())
     if not confirmed([submission.review], in_short(submission.review), yes=yes, dry_run=False):

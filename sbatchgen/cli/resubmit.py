@@ -50,7 +50,7 @@ def _warn_of_completed(index: Index, run: Run) -> None:
     (state,), _ = run_states(index, os.environ, [run])
     if state.last and state.last.state == "COMPLETED":
         what = f"job {state.last.id} of run {run.name} has completed; resume starts the run again"
-        click.get_current_context().meta[submit.FOUND] = (Finding("warning", Problem(what)),)
+        click.get_current_context().meta[submit.EXTRA_FINDINGS] = (Finding("warning", Problem(what)),)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -70,25 +70,26 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     index = open_index()
     resumed, element = find_point(index, run, changes=True)
     last = last_record(resumed)
-    confirmed = [*["--yes"] * yes, "--format", form]
+    own_options = [*["--yes"] * yes, "--format", form]
     if last.command[1:2] == ("shell",):
         what = f"run {resumed.name} is a shell of a job, which trains nothing by itself"
         raise CommandLineError.of(what, fix=quoted_words(("sbatchgen", *last.command[1:])))
     if last.command[1:2] == ("sweep",):
-        submit_points(args, resumed, (*options, *confirmed), only=element)
+        submit_points(args, resumed, (*options, *own_options), only=element)
         return
     _warn_of_completed(index, resumed)
     array = ["--array", element] if element else []
     if last.command:
         words, old_args = _recorded_words(submit.submit, resumed, last)
+        # A value of --resume says where the first job began, and this job continues.
         auto = [] if last.by_default("resume") else ["--resume", "auto"]
-        typed = [*words, *auto, *array, *options, *confirmed]
+        typed = [*words, *auto, *array, *options, *own_options]
         with _context(submit.submit, typed, (*old_args, *args)) as context:
             submit.submit.invoke(context)
         return
-    with _context(submit.submit, [last.script, *array, *options, *confirmed], args) as context:
+    with _context(submit.submit, [last.script, *array, *options, *own_options], args) as context:
         job_options = context.params
-        how = {
+        submit_options = {
             name: job_options.pop(name)
             for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
         }
@@ -96,7 +97,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         if snapshot_of(job_options) is not None:
             raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
         del job_options["job"]
-        _resume_script(resumed, last, job_options, args, keep_env=keep_env, **how)
+        _resume_script(resumed, last, job_options, args, keep_env=keep_env, **submit_options)
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -124,8 +125,8 @@ def resubmit(
     resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
     named, point = find_point(open_index(), run, changes=True)
-    how = (*["--yes"] * yes, "--format", form)
-    submit_points(args, named, (*options, *how), only=only or point, failed=failed)
+    own_options = (*["--yes"] * yes, "--format", form)
+    submit_points(args, named, (*options, *own_options), only=only or point, failed=failed)
 
 
 def submit_points(
@@ -133,8 +134,8 @@ def submit_points(
 ) -> None:
     """Submit points of a sweep again.
 
-    `only` is a list of points such as 3,17-19; without a list, all points that are not done are submitted, or
-    with `failed` the points that failed or were stopped.
+    `only` is a list of points such as 3,17-19. Without a list, all points that are not done are submitted.
+    With `failed`, only points that failed or were stopped are submitted.
     """
     from sbatchgen.check.sbatch.array import indices
     from sbatchgen.jobs.runs import points
@@ -158,7 +159,8 @@ def submit_points(
     ]
     last = last_record(state.run)
 
-    def choice(now: Sweep) -> list[int]:
+    def chosen_points(now: Sweep) -> list[int]:
+        """Return the chosen points; raise CommandLineError if the sweep has other points now."""
         if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
             what = f"the points of run {name} have changed since"
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
@@ -167,7 +169,7 @@ def submit_points(
     words, old_args = _recorded_words(sweep, run, last)
     trainer_args = (*old_args, *args)
     with _context(sweep, [*words, *options], trainer_args) as context:
-        run_sweep(trainer_args, context.params.pop("job"), context.params, choice)
+        run_sweep(trainer_args, context.params.pop("job"), context.params, chosen_points)
 
 
 def _context(command: click.Command, typed: Sequence[str], args: tuple[str, ...]) -> click.Context:
@@ -199,7 +201,7 @@ def _recorded_words(
 
 
 def last_record(run: Run) -> Record:
-    """Return the record of a run's newest job, and enter the folder that the job was submitted from.
+    """Return the record of a run's newest job, and change to the folder that the job was submitted from.
 
     Raises DocumentError: the run has no record, or the folder does not exist any more.
     """
@@ -222,7 +224,13 @@ def last_record(run: Run) -> Record:
 
 
 def _resume_script(
-    run: Run, last: Record, job_options: dict[str, Any], args: tuple[str, ...], *, keep_env: bool, **how: Any
+    run: Run,
+    last: Record,
+    job_options: dict[str, Any],
+    args: tuple[str, ...],
+    *,
+    keep_env: bool,
+    **submit_options: Any,
 ) -> None:
     """Submit the script of a run again; only options of sbatch may differ."""
     from sbatchgen.base.files import read_file, read_own
@@ -242,12 +250,12 @@ def _resume_script(
     submission = submission_of_script(
         script, job_options, args, os.environ, current_folder(), keep_env=keep_env, earlier=last.options
     )
-    queued = partial(folder_check.used_by_job, run.folder, os.environ)
-    if problem := queued():
+    find_conflict = partial(folder_check.used_by_job, run.folder, os.environ)
+    if problem := find_conflict():
         raise CommandLineError([problem])
     findings = submission.review.findings
     if loss := submitted_scripts.loss_on_restart(last, run.folder):
         findings = (*findings, Finding("warning", Problem(loss.says, last.script, loss.fix())))
     review = dataclasses.replace(submission.review, findings=findings)
-    again = dataclasses.replace(submission, review=review, run_dir=run.folder, folder_conflict=queued)
-    submit.submit_reviewed(again, keep_env=keep_env, **how)
+    again = dataclasses.replace(submission, review=review, run_dir=run.folder, folder_conflict=find_conflict)
+    submit.submit_reviewed(again, keep_env=keep_env, **submit_options)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
 
-LOG_POLL_S = 0.5  # pause between two looks at a log
-LINES = 20  # default number of lines with --follow and in JSON
+LOG_POLL_S = 0.5  # seconds between two looks at a log
+DEFAULT_LINES = 20  # the last lines that --follow and JSON show
 
 
 def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
@@ -74,7 +74,7 @@ def _check_program(run: Run, program: str) -> None:
     metavar="N",
     type=click.IntRange(min=0),
     default=None,
-    help=f"Start with the last N lines. [default: all; {LINES} with -f and with json]",
+    help=f"Start with the last N lines. [default: all; {DEFAULT_LINES} with -f and with json]",
 )
 @task_option("Task of an array or a sweep.")
 @click.option(
@@ -94,7 +94,9 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
 
     if form == "json" and follow:
         raise CommandLineError.of("--follow prints until the run ends: no document", fix="leave --follow out")
-    index, lines = open_index(), LINES if lines is None and (follow or form == "json") else lines
+    index = open_index()
+    if lines is None and (follow or form == "json"):
+        lines = DEFAULT_LINES
     if plain := find_plain_job(index, run, task):
         with _log_printer(form, run) as show:
             _show_plain_log(plain, run, lines, show, follow=follow)
@@ -131,7 +133,7 @@ def _log_printer(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
 
 
 def _show_plain_log(
-    job: PlainJob, word: str, lines: int | None, show: Callable[[bytes], None], *, follow: bool
+    job: PlainJob, typed: str, lines: int | None, show: Callable[[bytes], None], *, follow: bool
 ) -> None:
     """Show the log of a job that belongs to no run; with `follow`, until the job has ended."""
     from sbatchgen.jobs.runs import overview
@@ -142,8 +144,8 @@ def _show_plain_log(
     if job.problems:
         raise DocumentError(map(Problem, job.problems))
     shown = RunLogs(job.folder, lines, "", plain=job.record)
-    others = [row.task for row in job.rows if row.task and row.id != job.id]
-    if others:
+    has_other_tasks = any(row.task and row.id != job.id for row in job.rows)
+    if has_other_tasks:
         note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
     has_log = shown.show(show)
     asked_at = time.monotonic()
@@ -156,7 +158,7 @@ def _show_plain_log(
         note(f"note: {overview.headline(plain_state(job))}")
     elif not has_log:
         log = job.record.log.replace("%%", "%")
-        raise DocumentError.of(f"there is no log {log}", fix=f"sbatchgen status {quoted(word)}")
+        raise DocumentError.of(f"there is no log {log}", fix=f"sbatchgen status {quoted(typed)}")
 
 
 def follow_run(
@@ -179,16 +181,16 @@ def follow_run(
 
     run = find_run(index, name, changes=None)
     logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
-    asked_at, news = 0.0, _News()
-    with _progress_bar(run) as bar:
+    asked_at, notes = 0.0, _StateNotes()
+    with _progress_bar(run) as update_bar:
         while True:
             if time.monotonic() - asked_at >= POLL_S or not asked_at:
                 (state,), problems = status.run_states(index, os.environ, [run], job_ids=[job])
                 asked_at = time.monotonic()
                 logs.refresh()
-                news.tell(state, problems)
+                notes.tell(state, problems)
             logs.show(output.put_log)
-            bar()
+            update_bar()
             if all(job.ended for job in state.jobs):
                 break
             time.sleep(LOG_POLL_S)
@@ -198,22 +200,22 @@ def follow_run(
     return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
 
 
-class _News:
+class _StateNotes:
     """The notes about a followed run between the lines of its log: new states, and standstills."""
 
     def __init__(self) -> None:
-        self._shown, self._quiet = "", False
+        self._last_headline, self._was_quiet = "", False
 
     def tell(self, state: RunState, problems: Sequence[Problem]) -> None:
         """Print a note if the state has changed since the last call, or the run stands still now."""
         from sbatchgen.jobs.runs import overview
 
-        now = overview.headline(state) if not problems else problems[0].what
-        if now != self._shown and (state.last is None or state.last.state != "RUNNING"):
-            note(f"note: {now}")
-        if state.quiet and not self._quiet:
+        headline = overview.headline(state) if not problems else problems[0].what
+        if headline != self._last_headline and (state.last is None or state.last.state != "RUNNING"):
+            note(f"note: {headline}")
+        if state.quiet and not self._was_quiet:
             note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {state.run.name}")
-        self._shown, self._quiet = now, bool(state.quiet)
+        self._last_headline, self._was_quiet = headline, bool(state.quiet)
 
 
 @contextlib.contextmanager
@@ -233,7 +235,8 @@ def _progress_bar(run: Run) -> Iterator[Callable[[], None]]:
         bar = bars.add_task(name, total=None)
 
         def update() -> None:
-            if known := read_progress(run.folder):
-                bars.update(bar, completed=known.step or 0, total=known.steps, description=known.says or name)
+            if progress := read_progress(run.folder):
+                words = progress.says or name
+                bars.update(bar, completed=progress.step or 0, total=progress.steps, description=words)
 
         yield update

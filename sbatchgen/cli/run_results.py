@@ -71,7 +71,10 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
 
 
 def _report_sum(month: str, below: str | None, form: str) -> None:
-    """Print the cost of the jobs of a month (YYYY-MM, or "") in the runs below a folder (None: all runs)."""
+    """Print the cost of several runs, and the sum.
+
+    `month` is YYYY-MM, or "" for any time. `below` is the folder of the runs, or None for all runs.
+    """
     from sbatchgen.jobs.runs import bill
     from sbatchgen.jobs.runs.status import run_states
 
@@ -130,30 +133,31 @@ def _histories(name: str, pattern: str) -> list[History]:
     from sbatchgen.jobs.runs.points import read_sweep
 
     folder, index = Path(name), open_index()
-    is_named = any(run.name == name for run in index.find(name, current_folder()))
-    is_others = folder.is_dir() and folder.stat().st_uid != os.geteuid()
-    if is_named or is_others or not folder.is_dir():
+    is_run_name = any(run.name == name for run in index.find(name, current_folder()))
+    is_colleagues = folder.is_dir() and folder.stat().st_uid != os.geteuid()
+    if is_run_name or is_colleagues or not folder.is_dir():
         if plain := find_plain_job(index, name):
             return [replace(read_history(plain.folder, pattern, [plain.record]), folder=Path(name))]
-        if is_named or not is_others:
+        if is_run_name or not is_colleagues:
             run, point = find_point(index, name)
             folder = run.folder / point
     sweep = read_sweep(folder)
     if sweep is None:
         return [read_history(folder, pattern)]
-    histories, without = [], []
+    histories, without_metrics = [], []
     for number, values in enumerate(sweep.points):
         try:
             history = read_history(folder / str(number), pattern)
         except DocumentError:
-            without.append(number)
+            without_metrics.append(number)
         else:
             histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
     if not histories:
         what = "nothing was measured in the points of this sweep so far"
         raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{PRINT_NUMBERS}")
-    if without:
-        note(f"note: nothing was measured so far in {numbers_as_text(without)} of {len(sweep.points)} points")
+    if without_metrics:
+        numbers = numbers_as_text(without_metrics)
+        note(f"note: nothing was measured so far in {numbers} of {len(sweep.points)} points")
     return histories
 
 

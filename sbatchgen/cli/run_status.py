@@ -72,11 +72,11 @@ def _scan(index: Index, folder: Path) -> None:
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
     scanned = [*scan(folder.absolute())]
     runs, skipped = index.add(run for run in scanned if run), scanned.count(None)
-    others = ""
+    of_others = ""
     if skipped:
-        others = f"; skipped: {counted(skipped, 'record')} of other users, "
-        others += "whose runs status, logs and diagnose read by their folders"
-    note(f"note: {counted(len(runs), 'run')} found in {folder}{others}")
+        of_others = f"; skipped: {counted(skipped, 'record')} of other users, "
+        of_others += "whose runs status, logs and diagnose read by their folders"
+    note(f"note: {counted(len(runs), 'run')} found in {folder}{of_others}")
 
 
 def _plain_jobs(index: Index, folder: Path) -> list[PlainJob]:
@@ -120,9 +120,8 @@ def _show_status(
     else:
         note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
     for problem in problems:
-        as_of = f"; states are those of {overview.states_seen_at(states)}" * any(
-            not state.plain for state in states
-        )
+        has_runs = any(not state.plain for state in states)
+        as_of = f"; states are those of {overview.states_seen_at(states)}" if has_runs else ""
         say(Problem(f"{problem.what}{as_of}", fix=problem.fix), "warning")
     if form != "json":
         for problem in problems_of(states):
@@ -136,17 +135,17 @@ def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
     from sbatchgen.jobs.runs import job_log, overview
     from sbatchgen.jobs.runs.status import submissions
 
-    known = submissions(state)
-    last = next((record for record in known if state.last and record.job == state.last.id), None)
+    records = submissions(state)
+    last = next((record for record in records if state.last and record.job == state.last.id), None)
     logs = [str(path) for path in job_log.newest_logs(last, state.point)] if last else []
     if sort and not state.sweep:
         what = f"run {state.run.name} is not a sweep"
         raise CommandLineError.of(what, at="--sort", fix="leave it out")
-    put(overview.page(state, known, logs, sort=sort, reverse=reverse), nl=False)
+    put(overview.page(state, records, logs, sort=sort, reverse=reverse), nl=False)
 
 
 def hint_at_diagnosis(state: RunState) -> None:
-    """Name the command that explains why a run failed, unless it was cancelled or has saved."""
+    """Print the command that explains a failed run, unless the run was cancelled, or saved and stopped."""
     from sbatchgen.jobs.runs.diagnosis import is_failed
     from sbatchgen.jobs.runs.seen_jobs import SAVED
 

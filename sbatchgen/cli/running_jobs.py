@@ -47,12 +47,13 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
     chosen = [find_job(index, name, changes=True) for name in names]
     runs, named_ids = [run for run, _, _ in chosen], [job for _, _, job in chosen]
     states, problems = run_states(index, os.environ, runs, job_ids=named_ids)
+    # Slurm may have given the id of a job that was not seen now to another job.
     if any(job.id and not job.ended and job.seen < began for state in states for job in state.jobs):
-        raise SlurmError(problems)  # Slurm may have given the id to another job
+        raise SlurmError(problems)
     jobs = [
         (state, id_, cluster)
         for state, (_, point, job) in zip(states, chosen, strict=True)
-        for id_, cluster in _ids_to_cancel(state, task or point, job * bool(point))
+        for id_, cluster in _ids_to_cancel(state, task or point, job if point else "")
     ]
     if jobs and not (yes or sys.stdin.isatty()):
         which = ", ".join(f"job {id_} of run {state.run.name}" for state, id_, _ in jobs)
@@ -69,12 +70,12 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
 
 
 def _ids_to_cancel(state: RunState, task: str, job_id: str = "") -> list[tuple[str, str]]:
-    """Return id and cluster of the jobs of a run that wait or run.
+    """Return the id and the cluster of each job of a run that waits or runs.
 
-    With `job_id` it is only this job, and with `task` only this task of each job.
+    With `job_id`, return only this job. With `task`, return the ids of this task of the jobs.
     """
     name, job_id = state.run.name, job_id or state.job
-    # the last job first, so that no job of a chain starts meanwhile
+    # The last job comes first, so that no job of a chain starts while the others are cancelled.
     live = [job for job in reversed(state.jobs) if not job.ended and job_id in ("", job.id)]
     if not live:
         note(f"note: {f'job {job_id} of ' * bool(job_id)}run {name} has ended already")
@@ -133,8 +134,8 @@ def _queue_rows(id_: str, cluster: str) -> list[SlurmJob]:
 
     job, _, task = id_.partition("_")
     rows = queue(os.environ, cluster=cluster)
-    mine = [row for row in rows if str(row.job) == job and task in ("", row.task)]
-    return [row for row in mine if not row.state.ended and row.state.name != "COMPLETING"]
+    of_job = [row for row in rows if str(row.job) == job and task in ("", row.task)]
+    return [row for row in of_job if not row.state.ended and row.state.name != "COMPLETING"]
 
 
 def _may_run(id_: str, cluster: str) -> bool:
@@ -153,8 +154,8 @@ def _id_of_task(state: RunState, job: str, task: str) -> str:
     submission = record.read_record(state.run.folder, job) if task.isdecimal() else None
     if not task or not submission:
         return f"{job}_{task}" if task else job
-    known = len(task) < 9 and int(task) in point_numbers(submission, submission.array)
-    return f"{job}_{int(task) - submission.first}" if known else ""
+    is_known = len(task) < 9 and int(task) in point_numbers(submission, submission.array)
+    return f"{job}_{int(task) - submission.first}" if is_known else ""
 
 
 def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
@@ -168,14 +169,14 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
     if job.partition("_")[0].isdecimal():
         client.answer(["scancel", *client.cluster_option(cluster), *options, job], os.environ)
         return
-    submission = record.read_record(state.run.folder, job)  # without Slurm
+    submission = record.read_record(state.run.folder, job)  # this job is a process without Slurm
     if submission is None or submission.process is None:
         raise DocumentError.of(f"the process of run {name} is not known: {state.jobs[-1].says}")
-    alive = process.is_alive(submission.process, state.run.folder)
-    if alive is None:
+    is_alive = process.is_alive(submission.process, state.run.folder)
+    if is_alive is None:  # only its own machine can tell
         what = f"run {name} is on {submission.process.host}, not here"
         raise DocumentError.of(what, fix=f"on that machine: sbatchgen cancel {name}")
-    if alive:
+    if is_alive:
         process.stop(submission.process)
 
 
@@ -218,7 +219,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
         raise SlurmError.of(
             what, fix=f"on a node of {job.cluster}: sbatchgen exec {name} -- {words(command)}"
         )
-    row, environment = rows[-1], submit_environment(os.environ)[0]
+    row, (environment, _) = rows[-1], submit_environment(os.environ)
     step = ["srun", f"--jobid={row.id}", "--overlap", f"--nodes={row.nodes}", f"--ntasks={row.nodes}"]
     submission = read_record(state.run.folder, job.id) if job else None
     wrapper = _step_wrapper(submission) if submission else []
@@ -226,12 +227,13 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
 
 
 def _step_wrapper(submission: Record) -> list[str]:
-    """Return the words before a command in a job: they check its GPUs, and enter its container."""
+    """Return the words before a command in a job: they warn of missing GPUs, and enter the container."""
     from sbatchgen.check.sbatch.gres import gpu_amounts
     from sbatchgen.jobs.runtimes import RUNTIMES
 
     runtime = submission.value("runtime")
-    enter = RUNTIMES[runtime].enter if runtime in RUNTIMES else ""
+    enter_container = RUNTIMES[runtime].enter if runtime in RUNTIMES else ""
     gpus = sum(count for _, count in gpu_amounts(submission.value("--gpus-per-node")) or ())
-    shell_code = (_GPU_WARNING.format(gpus=gpus) if gpus else "") + (enter or 'exec "$@"' * bool(gpus))
+    gpu_warning = _GPU_WARNING.format(gpus=gpus) if gpus else ""
+    shell_code = gpu_warning + (enter_container or ('exec "$@"' if gpus else ""))
     return ["sh", "-c", shell_code, "sbatchgen"] if shell_code else []

@@ -53,7 +53,7 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
     runs = index.find(word, current_folder())
     if len(runs) == 1:
         if changes is not None and (others := index.others_in_folder(runs[0], word, current_folder())):
-            _choose(index, word, runs[0], others[0], changes=changes)
+            _confirm_run(index, word, runs[0], others[0], changes=changes)
         return runs[0]
     if not runs and (plain := find_plain_job(index, word)):
         raise _refusal_to_change(plain)
@@ -61,11 +61,12 @@ def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:
     if runs:
         raise CommandLineError.of(f"'{word}' is ambiguous", fix=f"name one run: {', '.join(names[-20:])}")
     fix = "sbatchgen status --all lists your runs; its --scan enters those of a folder"
-    near = did_you_mean(word, names[-1000:]) if names else ""
-    raise CommandLineError.of(f"there is no run '{word}'", fix=near if near.startswith("did") else fix)
+    suggestion = did_you_mean(word, names[-1000:]) if names else ""
+    has_near_name = suggestion.startswith("did")  # else it lists all names
+    raise CommandLineError.of(f"there is no run '{word}'", fix=suggestion if has_near_name else fix)
 
 
-def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -> None:
+def _confirm_run(index: Index, word: str, named: Run, other: Run, *, changes: bool) -> None:
     """Print a note that a word may also mean another run, or ask; raise if the user must name one run."""
     says = f"'{word}' is the run in {named.folder}, and ./runs/{word} is run {other.name}"
     if not changes:
@@ -73,9 +74,9 @@ def _choose(index: Index, word: str, named: Run, other: Run, *, changes: bool) -
     elif sys.stdin.isatty():
         click.confirm(one_line(f"{says}. Is {word} meant?"), abort=True, err=True)
     else:
-        jobs = [job.id for job in index.jobs(named.name) if job.id]
-        full = jobs[-1] if named.shared and jobs else str(named.folder)
-        raise CommandLineError.of(says, fix=f"name one: {full} or {other.name}")
+        ids = [job.id for job in index.jobs(named.name) if job.id]
+        unique = ids[-1] if named.shared and ids else str(named.folder)  # a shared folder names several runs
+        raise CommandLineError.of(says, fix=f"name one: {unique} or {other.name}")
 
 
 def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
@@ -100,8 +101,8 @@ def _refusal_to_change(job: PlainJob) -> SbatchgenError:
         fix = f"{_how_to_continue(job)}{ALSO}status, logs, diagnose and plot can read it"
         return CommandLineError.of(f"{job.word} belongs to {job.owner}", fix=fix)
     what = f"{job.word} is a job that was not submitted by sbatchgen"
-    live = job.row is not None and not job.row.state.ended
-    fix = f"scancel {job.id} cancels it; " if live else ""
+    is_live = job.row is not None and not job.row.state.ended
+    fix = f"scancel {job.id} cancels it; " if is_live else ""
     script = job.record.script
     if script:
         fix += f"sbatchgen submit {quoted(_typed_path(script))} submits its script as a run"
@@ -124,9 +125,9 @@ def _how_to_continue(job: PlainJob) -> str:
 
 
 def find_point(index: Index, word: str, *, changes: bool | None = False) -> tuple[Run, str]:
-    """Return the run that a word names, and the number of the point or task that lr/0 or a log names, or "".
+    """Return the run that a word names, and the number of the point or task that it names, or "".
 
-    Asks and raises like `find_run`.
+    The word may be lr/0, or a log of the point or task. Asks and raises like `find_run`.
     """
     from sbatchgen.jobs.runs.job_log import task_of
     from sbatchgen.jobs.runs.points import POINTS_FILE
@@ -135,10 +136,14 @@ def find_point(index: Index, word: str, *, changes: bool | None = False) -> tupl
     base, _, point = word.rpartition("/")
     is_point = base and point.isdecimal() and not index.find(word, current_folder())
     run, path = find_run(index, base if is_point else word, changes=changes), Path(current_folder(), word)
-    known = records(run.folder)
-    if is_point and not any(record.array for record in known) and not (run.folder / POINTS_FILE).exists():
+    submissions = records(run.folder)
+    if (
+        is_point
+        and not any(record.array for record in submissions)
+        and not (run.folder / POINTS_FILE).exists()
+    ):
         raise CommandLineError.of(f"run {run.name} is not a sweep or an array", fix=f"leave out /{point}")
-    tasks = (task_of(record, path) for record in known if path.is_file())
+    tasks = (task_of(record, path) for record in submissions if path.is_file())
     return run, point if is_point else next(filter(None, tasks), "")
 
 
@@ -148,9 +153,9 @@ def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[
 
     run, point = find_point(index, word, changes=changes)
     job = index.job_of(run, word, current_folder())
-    task = word.removeprefix(f"{job}_")
-    known = read_record(run.folder, job) if job and task != word and task.isdecimal() else None
-    return run, (str(int(task) + known.first) if known and known.array else point), job
+    task = word.removeprefix(f"{job}_")  # "3" of "4711_3"
+    record = read_record(run.folder, job) if job and task != word and task.isdecimal() else None
+    return run, (str(int(task) + record.first) if record and record.array else point), job
 
 
 def point_states_of(
@@ -168,9 +173,9 @@ def point_states_of(
     states, problems = run_states(index, os.environ, runs, only_point, jobs) if chosen else ([], [])
     for at, (run, point, _) in enumerate(chosen):
         if point and (not Path(run_names[at]).is_file() or (run.folder / POINTS_FILE).exists()):
-            (whole,) = states if len(chosen) == 1 else run_states(index, os.environ, [run], point)[0]
-            states[at] = point_state(whole, point)
-    for at, job in plain.items():  # inserted where the order of the names has them
+            (run_state,) = states if len(chosen) == 1 else run_states(index, os.environ, [run], point)[0]
+            states[at] = point_state(run_state, point)
+    for at, job in plain.items():  # at its place in the order of the names
         states.insert(at, plain_state(job))
         problems += [Problem(text) for text in job.problems]
     return states, problems

@@ -37,8 +37,8 @@ def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str)
 
     from sbatchgen.check.rules.rule_page import pages
 
-    known = ((rule, page) for rule, page in pages().items() if rule.startswith(incomplete.upper()))
-    return [CompletionItem(rule, help=page.title) for rule, page in known]
+    matching = ((rule, page) for rule, page in pages().items() if rule.startswith(incomplete.upper()))
+    return [CompletionItem(rule, help=page.title) for rule, page in matching]
 
 
 PROFILE = click.option(
@@ -123,29 +123,29 @@ def lint(
     from sbatchgen.jobs.judge.read_settings import settings_of
 
     if rules or explain:
-        _show_rules(explain, form, every=rules)
+        _show_rules(explain, form, lists_all=rules)
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
     linting.refuse_change(names, mend or "", form)
-    chosen = {name: flags.pop(name) for name in ("profile", "slurm", "select", "disable", "pedantic")}
+    typed_settings = {name: flags.pop(name) for name in ("profile", "slurm", "select", "disable", "pedantic")}
     outcome = linting.run(
         names,
-        settings=settings_of(Places(current_folder(), os.environ), **chosen),
+        settings=settings_of(Places(current_folder(), os.environ), **typed_settings),
         style=colored,
         mend=mend or "",
         form=form,
-        find_more=_plans() if flags.pop("plan") else None,
+        find_more=_findings_of_dry_run() if flags.pop("plan") else None,
         **flags,
     )
     if form == "json" and outcome.problems and outcome.report == "[]\n":
         raise DocumentError(outcome.problems)
-    _show(outcome)
+    _show_outcome(outcome)
     sys.exit(outcome.status)
 
 
-def _show(outcome: Outcome) -> None:
-    """Print the findings and changes of a call of `lint`."""
+def _show_outcome(outcome: Outcome) -> None:
+    """Print the changes and the findings of `lint`."""
     print_bytes(outcome.change)  # bytes that the program patch can read
     put(outcome.report, nl=False)
     for problem in outcome.problems:
@@ -153,20 +153,20 @@ def _show(outcome: Outcome) -> None:
     note_lines(outcome.summary)
 
 
-def _show_rules(explained: tuple[str, ...], form: str, *, every: bool) -> None:
+def _show_rules(explained: tuple[str, ...], form: str, *, lists_all: bool) -> None:
     """Print the texts of the named rules, or the list of all rules."""
     from sbatchgen.check.lint import linting
 
     if form == "json":
         put_json(linting.RulesOutput(rules=linting.rule_texts(explained)))
-    elif every:
+    elif lists_all:
         put(linting.table(), nl=False)
     else:
         show_markdown(linting.explanation(explained))
 
 
-def _plans() -> ExtraFindings:
-    """Return the function that adds the findings of a dry run to those of the text."""
+def _findings_of_dry_run() -> ExtraFindings:
+    """Return the function that adds the findings of a dry run to the findings in a script's text."""
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE
     from sbatchgen.lab.started.judge_started import found_by_plan
 

@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.slurm.queue import SlurmJob
     from sbatchgen.jobs.submit.submission import Submission
 
-_POLL_S, _LONGEST_POLL_S = 1.0, 10.0  # first and longest pause between two questions to Slurm
+_POLL_S, _MAX_POLL_S = 1.0, 10.0  # seconds between two questions to Slurm: at first, and at most
+# The values of `how` in `shell`, each with its option.
 _FLAGS = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
 _CONNECTION_LOST = 255  # exit status of srun if it could not connect
 
 
-def _period(_: click.Context, __: click.Parameter, value: str) -> int:
+def _parse_keep(_: click.Context, __: click.Parameter, value: str) -> int:
     """Return the seconds of --keep, 0 if it is not there; raise CommandLineError for a wrong value."""
     from sbatchgen.base.units import Period
 
@@ -46,7 +47,7 @@ def _period(_: click.Context, __: click.Parameter, value: str) -> int:
     "--keep",
     metavar="TIME",
     default="",
-    callback=_period,
+    callback=_parse_keep,
     help="Keep the nodes this long after the last terminal has gone, as 30m.",
 )
 @click.option(
@@ -97,13 +98,13 @@ def shell(
             what = f"--debug needs a terminal, and there is no terminal {where}"
             raise CommandLineError.of(what, fix="leave --debug out")
         os.environ["SBATCHGEN_DEBUG"] = str(debug)
-    live = _session(job)
+    live = _find_session(job)
     if live and how == "config":
-        _queue_row(live)
-        put(remote.host_block(live, _program()))
+        _queue_row(live)  # raises if the job has ended
+        put(remote.host_block(live, _own_program()))
         return
     if live:
-        row = _wait_until_running(live, is_left=_input_is_closed if how == "relay" else None)
+        row = _wait_until_running(live, is_abandoned=_input_is_closed if how == "relay" else None)
         sys.exit(_attach(row, live, command, how, first=False))
     if how in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
@@ -117,7 +118,7 @@ def shell(
     sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command, how))
 
 
-def _program() -> Path:
+def _own_program() -> Path:
     """Return the path of sbatchgen with which this command was started."""
     path = Path(sys.argv[0]).absolute()
     return path.with_name("sbatchgen") if path.name == "__main__.py" else path
@@ -129,17 +130,15 @@ def _on_terminal() -> bool:
 
 
 def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
-    """Return a summary of the session of a job, for the question whether to submit, and its submission."""
+    """Return the submission of a session in a job, after its summary for the question whether to submit."""
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.shell import session
 
     training = request_of(job, (), job_options)
-    options = (
-        session.session_options(job_options, training.resolved.profile)
-        if training.resolved.slurm
-        else job_options
-    )
+    options = job_options
+    if training.resolved.slurm:
+        options = session.session_options(job_options, training.resolved.profile)
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
     base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
@@ -147,7 +146,7 @@ def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tup
     return in_short(submission.review), submission
 
 
-def _session(name: str) -> Record | None:
+def _find_session(name: str) -> Record | None:
     """Return the record of the newest session of a named run; None if the name is not a session's."""
     from sbatchgen.cli.output import current_folder
     from sbatchgen.jobs.runs.record import records
@@ -156,20 +155,23 @@ def _session(name: str) -> Record | None:
 
     index = sbatch.open_index(os.environ, note)
     runs = index.find(name, current_folder()) if index else []
-    known = records(runs[0].folder) if len(runs) == 1 else []
-    return known[-1] if known and session.is_session(known[-1]) else None
+    submissions = records(runs[0].folder) if len(runs) == 1 else []
+    return submissions[-1] if submissions and session.is_session(submissions[-1]) else None
 
 
 def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str | None) -> int:
-    """Submit a session, open its shell, and return the status. Without `keep` the job ends with the shell."""
+    """Submit a session, open its shell, and return the shell's exit status.
+
+    `keep` is the seconds for which the job stays after its last terminal; with 0 it ends with the shell.
+    """
     from sbatchgen.jobs.slurm import client
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.lab.shell import session
 
     index = sbatch.open_index(os.environ, note)
     with sbatch.reserve_run_folder(submission, os.environ, note) as (ready, lock):
-        words = (str(keep),)
-        run = sbatch.submit(ready, (), words, lock=lock, environment=os.environ, index=index, note=note)
+        script_args = (str(keep),)
+        run = sbatch.submit(ready, (), script_args, lock=lock, environment=os.environ, index=index, note=note)
     record, row = run.record, None
     if keep:
         note(f"note: run {record.run}, job {record.job}; another shell there: sbatchgen shell {record.run}")
@@ -181,9 +183,8 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str |
         if not (keep and row):
             client.answer_if_any(["scancel", record.job], os.environ)
         raise
-    if (
-        status == _CONNECTION_LOST and not keep and not session.was_opened(record)
-    ):  # else other terminals may be there
+    # A session that was opened ends by itself, and other terminals may be in it.
+    if status == _CONNECTION_LOST and not keep and not session.was_opened(record):
         client.answer_if_any(["scancel", record.job], os.environ)
     return status
 
@@ -200,11 +201,11 @@ def _end_at_hang_up() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)  # both the terminal and its shell may send the signal
         sys.exit(128 + number)
 
-    before = signal.getsignal(signal.SIGHUP)
-    if before is not signal.SIG_IGN:  # nohup ignores the signal
+    old_handler = signal.getsignal(signal.SIGHUP)
+    if old_handler is not signal.SIG_IGN:  # nohup ignores the signal
         signal.signal(signal.SIGHUP, end)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, old_handler)
 
 
 def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | None, *, first: bool) -> int:
@@ -217,10 +218,11 @@ def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | 
     if how == session.RELAY:
         command = ("serve_ssh", str(remote.own_keys(os.environ)))
     elif how == session.JUPYTER:
-        command = ("serve_jupyter", *remote.forwards(record, node, _program()))
+        command = ("serve_jupyter", *remote.forwards(record, node, _own_program()))
     tty = _on_terminal() and how != session.RELAY
     words = session.attachment(record.job, node, command, tty=tty, first=first, how=how or session.CONNECT)
-    status = run_here(words, submit_environment(os.environ)[0])
+    environment, _ = submit_environment(os.environ)
+    status = run_here(words, environment)
     if status and (why := session.why_ended(record)):
         raise SlurmError.of(f"job {record.job} has ended before its shell: {why}", at=record.log)
     return status
@@ -235,10 +237,10 @@ def _input_is_closed() -> bool:
     return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
-def _wait_until_running(record: Record, *, is_left: Callable[[], bool] | None = None) -> SlurmJob:
+def _wait_until_running(record: Record, *, is_abandoned: Callable[[], bool] | None = None) -> SlurmJob:
     """Wait until a job runs, and return its row of squeue; raise SlurmError if the job has ended.
 
-    Exit if `is_left` returns True, because no user waits for the job any more.
+    Exit if `is_abandoned` returns True, because no user waits for the job any more.
     """
     pause, reason = _POLL_S, "None"
     while True:
@@ -249,9 +251,9 @@ def _wait_until_running(record: Record, *, is_left: Callable[[], bool] | None = 
             reason = row.reason
             note(f"note: job {record.job} waits ({reason})")
         time.sleep(pause)
-        if is_left and is_left():
+        if is_abandoned and is_abandoned():
             sys.exit(_CONNECTION_LOST)
-        pause = min(_LONGEST_POLL_S, 1.5 * pause)
+        pause = min(_MAX_POLL_S, 1.5 * pause)
 
 
 def _queue_row(record: Record) -> SlurmJob:
@@ -275,4 +277,5 @@ def _run_locally(submission: Submission, command: tuple[str, ...]) -> int:
 
     sbatch.refuse_past_budget(submission, os.environ)
     with private_script(submission.script, submission.name, new_key()) as script:
-        return run_here(["bash", str(script), *command], submit_environment(os.environ)[0])
+        environment, _ = submit_environment(os.environ)
+        return run_here(["bash", str(script), *command], environment)

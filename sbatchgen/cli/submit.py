@@ -53,14 +53,15 @@ DRY_RUN = click.option(
 FOLLOW = click.option(
     "--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone."
 )
-FOUND = "sbatchgen.found"  # key in the `meta` of a context for findings of the command that calls `submit`
+# The key in the `meta` of a context, under which a command that calls `submit` leaves its own findings.
+EXTRA_FINDINGS = "sbatchgen.found"
 REVIEWED = click.option(
     "--reviewed",
     metavar="DIGEST",
     multiple=True,
     help="Submit only if the job's digest is DIGEST, as the review shows it.",
 )
-# Options of a job of mode ddp that only checks its nodes.
+# Default options of the job of `preflight`, which only checks its nodes.
 _PREFLIGHT_OPTIONS = {
     "template": "preflight.sh.j2", "preflight": "true", "resume": "off", "job_name": "preflight",
     "time": "00:15:00",
@@ -99,7 +100,7 @@ def submit(
     Exactly the bytes that were shown are submitted, and nothing of the job runs here. Several jobs get the
     same options, and none is submitted if one has errors.
     """
-    how = {
+    submit_options = {
         name: typed_options.pop(name)
         for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
     }
@@ -111,9 +112,9 @@ def submit(
     if fit:
         typed_options |= _options_of_best_start(job, args, typed_options, needs)
     snapshot = snapshot_of(typed_options)
-    options = {"keep_env": keep_sbatch_env, "ask_squeue": not how["after"]}
+    options = {"keep_env": keep_sbatch_env, "ask_squeue": not submit_options["after"]}
     submissions = [submission_of(name, args, typed_options, snapshot=snapshot, **options) for name in job]
-    submit_reviewed(*submissions, keep_env=keep_sbatch_env, **how)
+    submit_reviewed(*submissions, keep_env=keep_sbatch_env, **submit_options)
 
 
 def _options_of_best_start(
@@ -128,14 +129,13 @@ def _options_of_best_start(
             "--fit is for one job, and no script", fix="name one job, or leave --fit out"
         )
     job_options = {name: value for name, value in typed_options.items() if not name.startswith("snapshot")}
-    rows = [
-        row for row in find_and_record_starts(jobs[0], args, job_options, needs, fit=True).rows if row.argv
-    ]
-    if not rows:
+    rows = find_and_record_starts(jobs[0], args, job_options, needs, fit=True).rows
+    best = next((row for row in rows if row.argv), None)  # a row without a command is about a job that waits
+    if best is None:
         raise CommandLineError.of("no start is known for the job", at="--fit", fix="leave --fit out")
-    note(f"note: {rows[0].kind}: {rows[0].says}")
-    names = [name[2:].replace("-", "_") for name in rows[0].options[::2]]
-    return dict(zip(names, rows[0].options[1::2], strict=True))
+    note(f"note: {best.kind}: {best.says}")
+    names = [name[2:].replace("-", "_") for name in best.options[::2]]  # options and values take turns
+    return dict(zip(names, best.options[1::2], strict=True))
 
 
 @click.command(cls=JobCommand, usage="[OPTIONS]")
@@ -154,12 +154,12 @@ def preflight(args: tuple[str, ...], /, **typed_options: Any) -> None:
     """
     from sbatchgen.jobs.inputs.search import bundled
 
-    how = {name: typed_options.pop(name) for name in ("yes", "dry_run", "follow", "form")}
+    submit_options = {name: typed_options.pop(name) for name in ("yes", "dry_run", "follow", "form")}
     typed_options |= {
         name: value for name, value in _PREFLIGHT_OPTIONS.items() if typed_options.get(name) is None
     }
     typed_options["trainer"] = str(bundled("code") / "training/preflight.py")  # required, but not started
-    submit_reviewed(submission_of("ddp", args, typed_options), **how)
+    submit_reviewed(submission_of("ddp", args, typed_options), **submit_options)
 
 
 def _refuse_unknown_runs(runs: Sequence[str]) -> None:
@@ -191,10 +191,10 @@ def submit_reviewed(
     _refuse_several(submissions, follow=follow)
     _refuse_unknown_runs(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
-    if reviewed or not yes or form == "json":  # otherwise no one reads a digest
+    if reviewed or not yes or form == "json":  # otherwise nobody sees the digest
         reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
-    more = click.get_current_context().meta.get(FOUND, ())
-    reviews[0] = dataclasses.replace(reviews[0], findings=(*more, *reviews[0].findings))
+    extra_findings = click.get_current_context().meta.get(EXTRA_FINDINGS, ())
+    reviews[0] = dataclasses.replace(reviews[0], findings=(*extra_findings, *reviews[0].findings))
     end_for_program(form, reviews)
     if not confirmed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
         for submission in submissions:
@@ -216,7 +216,7 @@ def submit_reviewed(
                     submit_to_slurm(submission, index, dependencies[number], done, keep_env=keep_env)
             except BaseException as error:
                 if len(submissions) > 1:
-                    _report_all([submission.record.name for submission in submissions], number)
+                    _note_which_failed([submission.record.name for submission in submissions], number)
                 if done and isinstance(error, SbatchgenError):
                     put_submitted(form, done, reviews, refused=error)
                 raise
@@ -282,12 +282,12 @@ def _ask(reviews: Sequence[Review], what: str) -> None:
                 note("note: y submits, n does not, v shows the whole review")
 
 
-def _report_all(names: Sequence[str], failed: int) -> None:
-    """Report which of several jobs are submitted, which failed (a number), and which were not submitted."""
+def _note_which_failed(names: Sequence[str], failed: int) -> None:
+    """Print which of several jobs are submitted, which job failed (by its index), and which are left."""
     before, after = names[:failed], names[failed + 1 :]
-    for what, jobs in (("submitted", before), ("stopped at", [names[failed]]), ("not submitted", after)):
+    for outcome, jobs in (("submitted", before), ("stopped at", [names[failed]]), ("not submitted", after)):
         if jobs:
-            note(f"note: {what}: {', '.join(jobs)}")
+            note(f"note: {outcome}: {', '.join(jobs)}")
 
 
 def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
@@ -302,16 +302,19 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     if any(submission.local for submission in submissions):
         what = "several jobs need Slurm, and this profile has none"
         raise CommandLineError.of(what, fix="submit one by one")
-    own = (submission for submission in submissions if submission.run_dir and not submission.record.shared)
-    folders = Counter(submission.run_dir for submission in own)
-    for folder, jobs in folders.most_common(1):
+    not_shared = (
+        submission.run_dir
+        for submission in submissions
+        if submission.run_dir and not submission.record.shared
+    )
+    for folder, jobs in Counter(not_shared).most_common(1):
         if jobs > 1:
             what = f"two of the jobs have the run folder {folder}"
             raise CommandLineError.of(what, fix="name them differently")
 
 
 def end_for_program(form: str, reviews: Sequence[Review]) -> None:
-    """Print a JSON document and exit if a review has errors and the form is JSON."""
+    """Print the JSON document and exit, if the form is JSON and a review has errors."""
     failure = failure_of([finding for review in reviews for finding in review.findings])
     if failure and form == "json":
         put_submitted(form, [], reviews)
@@ -319,7 +322,7 @@ def end_for_program(form: str, reviews: Sequence[Review]) -> None:
 
 
 def ids_on_stderr(form: str) -> contextlib.AbstractContextManager[object]:
-    """Return a context in which stdout is stderr if the form is JSON, because stdout is for the document."""
+    """Return a context in which stdout is stderr if the form is JSON: then stdout is for the document."""
     return contextlib.redirect_stdout(sys.stderr if form == "json" else sys.stdout)
 
 
@@ -349,18 +352,19 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
     if "dependency" in submission.option_sources:
         what = "--after and --dependency exclude each other"
         raise CommandLineError.of(what, at=submission.option_sources["dependency"].at, fix="leave one out")
-    chosen = [find_point(index, name, changes=True) for name in after] if index else []
-    states = run_states(index, os.environ, [run for run, _ in chosen])[0] if index else []
-    waits = [after_completion(state, point) for state, (_, point) in zip(states, chosen, strict=True)] or [
-        ""
-    ] * len(after)
-    for name, wait in zip(after, waits, strict=True):
-        if not wait:
+    conditions = [""] * len(after)
+    if index:
+        named = [find_point(index, name, changes=True) for name in after]
+        states, _ = run_states(index, os.environ, [run for run, _ in named])
+        points = [point for _, point in named]
+        conditions = [after_completion(state, point) for state, point in zip(states, points, strict=True)]
+    for name, condition in zip(after, conditions, strict=True):
+        if not condition:
             raise CommandLineError.of(f"run {name} has no job of Slurm to wait for", fix="sbatchgen status")
-        if "?" in wait and len(after) > 1:
+        if "?" in condition and len(after) > 1:  # sbatch takes "?" or "," between conditions, not both
             what = f"run {name} is a chain: --after can't combine it with other runs"
             raise CommandLineError.of(what, fix=f"--after {name} alone")
-    return ",".join(waits)
+    return ",".join(conditions)
 
 
 def submit_to_slurm(
@@ -380,13 +384,14 @@ def submit_to_slurm(
     from sbatchgen.jobs.submit.submission import options_of_chain
 
     done: list[SubmittedRun] = []
-    own_dependency, key = submission.option_sources.get("dependency"), new_key()
+    typed_dependency, key = submission.option_sources.get("dependency"), new_key()
     try:
         with sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock):
             while len(done) < submission.jobs:
-                before = [run.record.job for run in done]
-                own = own_dependency.value if own_dependency and before else ""
-                options = options_of_chain(before, dependency or own)
+                earlier_jobs = [run.record.job for run in done]
+                # The first job has its dependency in the script; later jobs depend on the earlier jobs too.
+                in_script = typed_dependency.value if typed_dependency and earlier_jobs else ""
+                options = options_of_chain(earlier_jobs, dependency or in_script)
                 run = sbatch.submit(
                     reserved, options, lock=lock, environment=os.environ, index=index, note=note,
                     keep_env=keep_env, key=f"{key}{len(done):02x}" if submission.jobs > 1 else key,

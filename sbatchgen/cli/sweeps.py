@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.sweep import Sweep, SweepArray
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
 
-Choice = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the points to submit
+ChoosePoints = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the points to submit
 
 
 @click.command(cls=JobCommand)
@@ -63,9 +63,9 @@ def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
 
 
 def run_sweep(
-    args: tuple[str, ...], job: str, job_options: dict[str, Any], choice: Choice | None = None
+    args: tuple[str, ...], job: str, job_options: dict[str, Any], choose: ChoosePoints | None = None
 ) -> None:
-    """Review a sweep, ask, and submit the arrays of its points, or of the points that `choice` returns."""
+    """Review a sweep, ask, and submit the arrays of its points, or of the points that `choose` returns."""
     from sbatchgen.jobs.resolved.request import with_sweep
     from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid, read_points
 
@@ -74,12 +74,12 @@ def run_sweep(
         for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run", "reviewed", "form")
     }
     options["snapshot"] = snapshot_of(job_options)
-    params, file, most = options["params"], options["file"], options["most"]
-    if bool(params) == bool(file) or (file and most):
+    params, file, random_count = options["params"], options["file"], options["most"]
+    if bool(params) == bool(file) or (file and random_count):
         what = "give the points by --param, with or without --random, or by --file"
         raise CommandLineError.of(what, fix="as in: --param lr=0.1,0.01 --param batch-size=64,128")
-    points = read_points(Path(file)) if file else grid(params, most, options["seed"])
-    chosen = list(choice(points) if choice else range(len(points.points)))
+    points = read_points(Path(file)) if file else grid(params, random_count, options["seed"])
+    chosen = list(choose(points) if choose else range(len(points.points)))
     if not chosen:
         note("note: no point to submit: all are done, or in the queue")
         submit.put_submitted(options["form"], [], [])
@@ -89,19 +89,19 @@ def run_sweep(
         raise CommandLineError.of(what, at="--array", fix="leave it out; see --throttle")
     job_options["array"] = "0"  # a placeholder until the arrays are known
     request = request_of(job, args, job_options)
-    arrays = divide_into_arrays(chosen, _most_tasks(request.resolved))
+    arrays = divide_into_arrays(chosen, _max_tasks(request.resolved))
     carried = len(arrays) > 1 or arrays[0].first > 0
     points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
     words = [word for text in params for word in ("--param", text)]
     words += ["--file", file] if file else []
-    words += ["--random", str(most), "--seed", str(options["seed"])] if most else []
+    words += ["--random", str(random_count), "--seed", str(options["seed"])] if random_count else []
     words += ["--throttle", str(options["throttle"])] if options["throttle"] else []
     options["throttle"] = _throttle(options["throttle"], len(chosen), len(arrays))
     request = with_sweep(request, points, arrays[0].text(options["throttle"]), words)
-    _submit(request, points, arrays, options, new=choice is None)
+    _submit(request, points, arrays, options, is_new=choose is None)
 
 
-def _most_tasks(resolved: ResolvedJob) -> int:
+def _max_tasks(resolved: ResolvedJob) -> int:
     """Return how many tasks an array may have, by the live cluster's limits, or else by the profile's."""
     from sbatchgen.check.rules.limits import MAX_ARRAY_SIZE
     from sbatchgen.jobs.slurm.config import array_limits, config
@@ -110,43 +110,44 @@ def _most_tasks(resolved: ResolvedJob) -> int:
         what = f"a sweep needs Slurm job arrays; profile '{resolved.profile.name}' has no Slurm"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
     limits = resolved.profile.limits
-    known = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
-    return min(array_limits(config(os.environ)).values() or known, default=MAX_ARRAY_SIZE)
+    of_profile = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
+    return min(array_limits(config(os.environ)).values() or of_profile, default=MAX_ARRAY_SIZE)
 
 
-def _throttle(wanted: int | None, points: int, arrays: int) -> int | None:
-    """Return how many points of each array may run at once: the `wanted` number, or what budgets allow."""
+def _throttle(typed: int | None, points: int, arrays: int) -> int | None:
+    """Return how many points of each array may run at once: the `typed` number, or what budgets allow."""
     from sbatchgen.jobs.budget.spent import standings
 
+    throttle = typed
     for standing in standings(os.environ):
         if standing.jobs is None:
             continue
-        most = max(int(standing.jobs) // arrays, 1)  # if no job is left, the submission is refused
-        if most < min(wanted or points, points):
+        by_budget = max(int(standing.jobs) // arrays, 1)  # if no job is left, the submission is refused
+        if by_budget < min(throttle or points, points):
             text = f"the budget {standing.file} leaves {standing.jobs} jobs"
-            note(f"note: at most {most} points run at a time: {text}")
-            wanted = most
-    return wanted
+            note(f"note: at most {by_budget} points run at a time: {text}")
+            throttle = by_budget
+    return throttle
 
 
 def _submit(
-    request: Request, points: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, new: bool
+    request: Request, points: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, is_new: bool
 ) -> None:
-    """Review the request of a sweep, ask, and submit its arrays; a `new` sweep has no earlier run."""
+    """Review the request of a sweep, ask, and submit its arrays; a sweep that `is_new` has no earlier run."""
     from sbatchgen.jobs.review.review import folded
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
     from sbatchgen.jobs.submit.rendered import submission_of_job
 
     submission = submission_of_job(
-        request, os.environ, current_folder(), ask_squeue=new, snapshot=options["snapshot"]
+        request, os.environ, current_folder(), ask_squeue=is_new, snapshot=options["snapshot"]
     )
     form, reviews = options["form"], [review_of(submission)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
     what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
     submit.end_for_program(form, reviews)
-    how = {name: options[name] for name in ("yes", "dry_run", "reviewed")}
-    if not submit.confirmed([*map(folded, reviews)], what, **how):
+    confirm_options = {name: options[name] for name in ("yes", "dry_run", "reviewed")}
+    if not submit.confirmed([*map(folded, reviews)], what, **confirm_options):
         sbatch.refuse_past_budget(submission, os.environ)
         submit.put_submitted(form, [], reviews)
         return

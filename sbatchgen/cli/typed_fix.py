@@ -13,23 +13,28 @@ import click
 if TYPE_CHECKING:
     from sbatchgen.jobs.outputs.json_document import Run
 
+# A command in a fix that this project may run: "sbatchgen status lr" of "sbatchgen status lr shows why".
 _COMMAND = re.compile(
     r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;()]+?)"
     r"(?= (?:shows|lists|says|makes)\b|[;()]|, |,?$|\. )"
 )
-_OPTION_VALUE = (
-    r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"  # a comma between other characters is part of the value
-)
+# A value such as debug or 'a b'. A comma between other characters is part of the value: lr=0.1,0.01.
+_OPTION_VALUE = r"'[^']*'|(?:[^\s;,()]|,(?=[^\s;,()]))+"
+# "leave --exclusive" out, "--time 2:00:00", or "--mode, one of: single".
 _OPTION = re.compile(rf"(leave )?(?<![\w-])(--[a-z][a-z-]*)(?:[ =]({_OPTION_VALUE})|, one of: (\w+))?")
-_NAMED_OPTION = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")
+_NAMED_OPTION = re.compile(r"(?:use|name) (partition|account|qos) (\w+)")  # "use partition debug"
 _AT_MOST = re.compile(r"ask for at most (\d+) (nodes|CPUs a node)")
 _COUNT_OPTIONS = {"nodes": "--nodes", "CPUs a node": "--cpus-per-task"}
 _PROPOSED_VALUE = re.compile(r"; write (\S+)$")  # the end of a message about an option's value
 _SHORT_OPTION = re.compile(r"no such option (-\w)\nwrite (--[a-z-]+)\.")  # a message and its fix
 _SUGGESTION = re.compile(r"did you mean '([^']+)'")
+# What a suggestion is about: the option or the noun in a message.
 _TOPIC = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _USER_DECISIONS = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
-_TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
+_TAKES_OPTIONS_OF = {
+    "resume": "submit",
+    "resubmit": "sweep",
+}  # a command, and the command whose options it takes
 # A value that a person must fill in: a placeholder, an example, or nothing.
 _PLACEHOLDER = re.compile(
     r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"
@@ -39,13 +44,13 @@ _PLACEHOLDER = re.compile(
 
 def asks_for_json(typed: Sequence[str]) -> bool:
     """Return whether a command line has --format json before the arguments of the trainer."""
-    own = typed[: typed.index("--")] if "--" in typed else typed
-    return " --format json " in f" {' '.join(own)} ".replace("=", " ")
+    before_trainer = typed[: typed.index("--")] if "--" in typed else typed
+    return " --format json " in f" {' '.join(before_trainer)} ".replace("=", " ")
 
 
 def runner(root: click.Context, typed: Sequence[str]) -> Run:
     """Return a function that makes the words to run from a problem of the typed command."""
-    options = _options_called(root, [*_names(root, typed)])
+    options = _options_called(root, [*_command_names(root, typed)])
 
     def run(problem: Mapping[str, str]) -> list[str]:
         words = arguments(problem, typed, options)
@@ -54,7 +59,7 @@ def runner(root: click.Context, typed: Sequence[str]) -> Run:
     return run
 
 
-def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
+def _command_names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
     """Yield the names of the command that words call, such as profile and check."""
     command, context = root.command, root
     for word in words:
@@ -65,10 +70,10 @@ def _names(root: click.Context, words: Sequence[str]) -> Iterator[str]:
 
 
 def _in_json(root: click.Context, words: list[str]) -> list[str]:
-    """Return words with --format json, if their command has that option; others are unchanged."""
-    names = [*_names(root, words[1:])] if words[:1] == ["sbatchgen"] else []
-    ends_in_json = names and not asks_for_json(words) and not {"--fix", "--diff"}.intersection(words)
-    if not ends_in_json or "--format" not in _options_called(root, names):
+    """Return the words of a command with --format json, if the command has that option; else unchanged."""
+    names = [*_command_names(root, words[1:])] if words[:1] == ["sbatchgen"] else []
+    may_add_json = names and not asks_for_json(words) and not {"--fix", "--diff"}.intersection(words)
+    if not may_add_json or "--format" not in _options_called(root, names):
         return words
     cut = words.index("--") if "--" in words else len(words)
     return [*words[:cut], "--format", "json", *words[cut:]]
@@ -76,14 +81,14 @@ def _in_json(root: click.Context, words: list[str]) -> list[str]:
 
 def _options_called(root: click.Context, names: Sequence[str]) -> dict[str, bool]:
     """Return the options of the command with these names, each with whether it takes a value."""
-    command, context, taken = root.command, root, dict[str, bool]()
+    command, context, takes_value = root.command, root, dict[str, bool]()
     for name in names:
         assert isinstance(command, click.Group)  # noqa: S101 - as `_names` has seen
         for called_name in (_TAKES_OPTIONS_OF.get(name, name), name):
             called = command.get_command(context, called_name) or command
-            taken |= options_of(called, click.Context(called, parent=context))
+            takes_value |= options_of(called, click.Context(called, parent=context))
         command, context = called, click.Context(called, parent=context)
-    return taken
+    return takes_value
 
 
 def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping[str, bool]) -> list[str]:
@@ -112,10 +117,10 @@ def arguments(problem: Mapping[str, str], typed: Sequence[str], options: Mapping
             )
     if short := _SHORT_OPTION.match(f"{what}\n{fix}"):
         changed = [_spelled_out(word, short[1], short[2]) for word in typed]
-    meant = _SUGGESTION.search(fix)
-    if meant and changed == [*typed]:  # a mistyped word
-        near = [word for word in typed if f"'{word}'" in what or f" {word}" in what]
-        changed = [meant[1] if word in near[:1] else word for word in typed]
+    suggestion = _SUGGESTION.search(fix)
+    if suggestion and changed == [*typed]:  # the suggestion replaces the mistyped word, which `what` names
+        mistyped = [word for word in typed if f"'{word}'" in what or f" {word}" in what]
+        changed = [suggestion[1] if word in mistyped[:1] else word for word in typed]
     return ["sbatchgen", *_reviewed_again(changed, options)] if changed != [*typed] else []
 
 
@@ -128,8 +133,8 @@ def _spelled_out(word: str, short: str, long: str) -> str:
 
 def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequence[str]:
     """Return the words with --dry-run in place of --yes, because the user has not seen the changed job."""
-    own = typed[: typed.index("--")] if "--" in typed else typed
-    if "--dry-run" not in options or not {"--yes", "-y"}.intersection(own):
+    before_trainer = typed[: typed.index("--")] if "--" in typed else typed
+    if "--dry-run" not in options or not {"--yes", "-y"}.intersection(before_trainer):
         return typed
     for name in ("--yes", "-y", "--reviewed"):
         typed = _with_option(typed, name, [], {name: False, **options})
@@ -138,10 +143,10 @@ def _reviewed_again(typed: Sequence[str], options: Mapping[str, bool]) -> Sequen
 
 def _changed_options(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str, str | None]]:
     """Yield the options that a fix sets, with their values; None is for an option to remove."""
-    if meant := _SUGGESTION.search(fix):
-        about = _TOPIC.search(f"{problem.get('at', '')} {problem.get('what', '')}")
-        if about and not meant[1].startswith("-"):
-            yield f"--{(about[1] or about[2]).replace('feature', 'constraint')}", meant[1]
+    if suggestion := _SUGGESTION.search(fix):
+        topic = _TOPIC.search(f"{problem.get('at', '')} {problem.get('what', '')}")
+        if topic and not suggestion[1].startswith("-"):
+            yield f"--{(topic[1] or topic[2]).replace('feature', 'constraint')}", suggestion[1]
         return
     if written := _PROPOSED_VALUE.search(problem.get("what", "")):
         yield problem.get("at", ""), written[1]
@@ -150,10 +155,9 @@ def _changed_options(problem: Mapping[str, str], fix: str) -> Iterator[tuple[str
         yield _COUNT_OPTIONS[noun], value
     for noun, value in _NAMED_OPTION.findall(fix):
         yield f"--{noun}", value
-    for part in re.split(
-        r",? or |; ", fix
-    ):  # only the first part with options that need no decision of a user
-        matches = [option for option in _OPTION.findall(part) if option[1] not in _USER_DECISIONS]
+    # Only the first way of several counts that has options which need no decision of a user.
+    for way in re.split(r",? or |; ", fix):
+        matches = [option for option in _OPTION.findall(way) if option[1] not in _USER_DECISIONS]
         yield from (
             (name, None if leave else value.strip("'") or only) for leave, name, value, only in matches
         )

@@ -4,8 +4,8 @@ import click
 
 from sbatchgen.base.errors import Problem, did_you_mean
 
-LEAST_LIKENESS = 0.65  # likeness (0 to 1) of the typed option and a suggested option
-MOST_BELOW_FIRST = 0.25  # how much less than the first suggestion a second may be like the typed option
+MIN_LIKENESS = 0.65  # the least likeness (0 to 1) of the typed option and a suggested option
+MAX_BELOW_FIRST = 0.25  # how far the likeness of a second suggestion may be below that of the first
 OTHER_NAMES = {  # words that people type for a command, each with the command and its group
     **dict.fromkeys(("run", "launch", "start"), "submit"),
     **dict.fromkeys(("stop", "kill"), "cancel"),
@@ -42,8 +42,8 @@ def _problem_text(error: click.ClickException) -> str:
         case click.BadOptionUsage():
             return f"{error.option_name} {'needs a value' if 'requires' in words else 'takes no value'}"
         case click.BadParameter(param=click.Parameter(type=click.IntRange() as numbers)):
-            most = f" to {numbers.max}" if numbers.max is not None else " on"
-            return f"{words.partition(' is ')[0]} is not a whole number from {numbers.min}{most}"
+            end = f" to {numbers.max}" if numbers.max is not None else " on"
+            return f"{words.partition(' is ')[0]} is not a whole number from {numbers.min}{end}"
         case click.BadParameter(param=click.Parameter(type=click.FloatRange())):
             return f"{words.partition(' is ')[0]} is not a number"
         case click.BadParameter(param=click.Parameter(type=click.Choice(choices=choices))):
@@ -66,9 +66,10 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
         case click.NoSuchOption() if elsewhere := _where_option_belongs(error.option_name, context):
             fix = elsewhere
         case click.NoSuchOption():
-            near = _nearest_options(error.option_name, context) or f"see {context.command_path} --help."
-            of_trainer = "-- TRAINER ARGS" in usage
-            fix = f"{near} Arguments of the trainer come after --" if of_trainer else near.rstrip(".")
+            nearest = _nearest_options(error.option_name, context) or f"see {context.command_path} --help."
+            takes_trainer_args = "-- TRAINER ARGS" in usage
+            with_trainer = f"{nearest} Arguments of the trainer come after --"
+            fix = with_trainer if takes_trainer_args else nearest.rstrip(".")
         case click.MissingParameter(param=click.Parameter(name="job")) if "--trainer" in _flags(context):
             fix = f"name a mode or a file, as in: {context.command_path} single"
         case click.MissingParameter(param=click.Option() as option):
@@ -78,10 +79,10 @@ def _fix(error: click.UsageError, context: click.Context) -> str:
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
             fix = f"write {_option_of_extra(error, context) or usage}"
         case _ if isinstance(command, click.Group):  # click does not know the names of a lazy group
-            word, known = error.message.split("'")[1], command.list_commands(context)
-            other = f"{context.find_root().command_path} {OTHER_NAMES.get(word, '')}"
-            is_here = word in OTHER_NAMES and other.startswith(f"{context.command_path} ")
-            fix = other if is_here else did_you_mean(word, known)
+            word, names = error.message.split("'")[1], command.list_commands(context)
+            meant = f"{context.find_root().command_path} {OTHER_NAMES.get(word, '')}"
+            is_in_group = word in OTHER_NAMES and meant.startswith(f"{context.command_path} ")
+            fix = meant if is_in_group else did_you_mean(word, names)
         case _:
             fix = f"see {context.command_path} --help"
     return fix
@@ -99,8 +100,8 @@ def _option_of_extra(error: click.UsageError, context: click.Context) -> str:
         return f"--{word.replace('=', ' ', 1)}"
     if word.endswith(".py") and "--trainer" in flags:
         return f"--trainer {word}"
-    takes = next((flag for flag in ("--for", "--name") if flag in flags), "")
-    return f"{takes} {word}" if word and takes else ""
+    flag_of_name = next((flag for flag in ("--for", "--name") if flag in flags), "")
+    return f"{flag_of_name} {word}" if word and flag_of_name else ""
 
 
 def _where_option_belongs(option: str, context: click.Context) -> str:
@@ -114,7 +115,7 @@ def _where_option_belongs(option: str, context: click.Context) -> str:
     if context is root:
         example = _command_first(context) or f"{path} submit JOB {option} ..."
         return f"options come after the command, as in: {example}" if is_of_submit else ""
-    if "--trainer" not in _flags(context) or _same_here(option, context):
+    if "--trainer" not in _flags(context) or _equivalent_option(option, context):
         return ""
     if is_of_submit:
         return f"{option} is an option of {root.command_path} submit"
@@ -130,12 +131,13 @@ def _command_first(context: click.Context) -> str:
     from sbatchgen.cli.output import TYPED
 
     typed = context.meta.get(TYPED, ())
-    own = typed[: typed.index("--")] if "--" in typed else typed
+    before_trainer = typed[: typed.index("--")] if "--" in typed else typed
+    trainer_args = typed[len(before_trainer) :]
     names = context.command.list_commands(context) if isinstance(context.command, click.Group) else []
-    at = next((place for place, word in enumerate(own) if word in names), None)
+    at = next((index for index, word in enumerate(before_trainer) if word in names), None)
     if at is None:
         return ""
-    return f"{context.command_path} {words((*own[at:], *own[:at], *typed[len(own) :]))}"
+    return f"{context.command_path} {words((*before_trainer[at:], *before_trainer[:at], *trainer_args))}"
 
 
 def _as_sbatch_option(option: str) -> str:
@@ -154,10 +156,10 @@ def _flags(context: click.Context, command: click.Command | None = None) -> list
     return [flag for parameter in parameters for flag in parameter.opts]
 
 
-def _same_here(option: str, context: click.Context) -> str:
+def _equivalent_option(option: str, context: click.Context) -> str:
     """Return the command's option that has the same effect as an option of another command; else ""."""
-    same = SAME_EFFECT.get(option, "")
-    return same if same.partition(" ")[0] in _flags(context) else ""
+    equivalent = SAME_EFFECT.get(option, "")
+    return equivalent if equivalent.partition(" ")[0] in _flags(context) else ""
 
 
 def _nearest_options(option: str, context: click.Context) -> str:
@@ -165,21 +167,21 @@ def _nearest_options(option: str, context: click.Context) -> str:
     from difflib import SequenceMatcher
 
     flags = _flags(context)
-    if same := _same_here(option, context):
-        return f"write {same}."
+    if equivalent := _equivalent_option(option, context):
+        return f"write {equivalent}."
     if not option.startswith("--"):
         from sbatchgen.base.units import NEWEST
         from sbatchgen.check.sbatch.option_table import specs
 
         long = {f"-{spec.short}": f"--{name}" for name, spec in specs(NEWEST).items()}.get(option, "")
         return f"write {long}." if long in flags else ""
-    likeness = {
+    likeness = {  # an option that begins like the typed word is preferred
         flag: SequenceMatcher(None, option[2:], flag[2:]).ratio() + 0.3 * flag.startswith(option)
         for flag in flags
         if flag.startswith("--")
     }
     near = sorted(likeness, key=lambda flag: -likeness[flag])[:2]
-    least = max(LEAST_LIKENESS, likeness[near[0]] - MOST_BELOW_FIRST)
+    least = max(MIN_LIKENESS, likeness[near[0]] - MAX_BELOW_FIRST)
     shown = " or ".join(repr(flag) for flag in near if likeness[flag] >= least)
     return f"did you mean {shown}?" if shown else ""
 
