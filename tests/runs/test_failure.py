@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sbatchgen.jobs.runs.failure import (
-    LONGEST,
+    MAX_PART_CHARS,
     FixFacts,
     failures,
     place_of_exception,
@@ -234,8 +234,8 @@ def test_no_log_takes_long() -> None:
 
     starts = ["RuntimeError: [", ": $'", "OSError: ", "a.", "[", "1: ", "error: ; at: ", "srun: error: n1: tasks ", " ",
               "slurm_script: ", "slurmstepd: error: *** JOB ", "WorkNCCL(OpType=", "x: error writing ", "Error", "\r"]  # fmt: skip
-    plain = seconds([("Epoch 3: step 100 of 200, loss 0.123 " * 40)[:LONGEST]] * 600)
-    hostile = seconds([start * (LONGEST // len(start)) for start in starts] * 40)
+    plain = seconds([("Epoch 3: step 100 of 200, loss 0.123 " * 40)[:MAX_PART_CHARS]] * 600)
+    hostile = seconds([start * (MAX_PART_CHARS // len(start)) for start in starts] * 40)
     assert hostile < 50 * plain + 1
 
 

@@ -23,7 +23,7 @@ RANKS: tuple[Rank, ...] = ("outside", "cause", "own", "limit", "effect")
 OWN_MESSAGE = "own-words"  # the cause that such an error message shows
 # A progress bar overwrites its line with \r, so that one line of a log has many parts.
 MAX_PARTS = 1000  # parts that are read of a line, from its end
-LONGEST = 1000  # characters that are read of each part
+MAX_PART_CHARS = 1000  # characters that are read of each part
 
 # The text before a message: the rank of `srun --label` ("3: "), torchrun's prefix ("[rank3]:"), a time, a
 # level ("ERROR:"), or the place where NCCL logs ("n1:271:301 [0] init.cc:50 NCCL WARN").
@@ -64,9 +64,11 @@ _RAISED = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:$|: \S)")
 _RAISED_IN_WORKER = re.compile(r"[\w.]+: Caught \w+ in ")
 # The rank before a line: "[rank3]: " of torchrun, or "3: " of `srun --label`.
 _RANK_PREFIX = re.compile(r"\[(?:default|rank)(\d+)\]: ?|(\d{1,6}): ")
+# A line of a traceback: '  File "/home/me/train.py", line 12, in main'.
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)')
 # Python prints these errors of the parser without "Traceback (most recent call last):".
 _PARSER_ERROR = re.compile(r"(?:SyntaxError|IndentationError|TabError)\b")
+# A file that the user did not write: of a package, of Python itself, or "<frozen runpy>".
 _INSTALLED_FILE = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
 # In the line before a traceback: the program has caught the exception, and logs it.
 _CAUGHT = re.compile(
@@ -185,7 +187,7 @@ def failures(
     shown_by_last_line = {entry.cause for entry in known_causes() if entry.last}
     in_last_line: list[Failure] = []
     ended_by_slurm = bool(ended) and not ended.startswith("FAILED")
-    is_over = False  # whether Slurm has ended the job before this line
+    is_over = False  # whether Slurm ended the job in this line or before
     for number, line in log:
         is_over = is_over or (ended_by_slurm and ends_job(line))
         in_last_line = [*_causes_in_line(number, line, run, facts)]
@@ -207,7 +209,7 @@ def failures(
 
 def ends_job(line: str) -> bool:
     """Return whether a line of a log is Slurm's message that it ends the whole job."""
-    return "***" in line and any(map(_JOB_ENDS.match, pieces(line)))
+    return "***" in line and any(map(_JOB_ENDS.match, messages_in(line)))
 
 
 def lines_before_end(log: Sequence[tuple[int, str]]) -> Sequence[tuple[int, str]]:
@@ -231,7 +233,9 @@ def crash_line(log: Sequence[tuple[int, str]]) -> tuple[int, str] | None:
     An exception is preferred to a message of srun, because srun may print into the middle of a traceback.
     """
     end = log[-CRASH_LINES:]
-    crashes = ((number, piece) for number, line in end for piece in pieces(line) if _CRASH.match(piece))
+    crashes = (
+        (number, message) for number, line in end for message in messages_in(line) if _CRASH.match(message)
+    )
     return next(uncaught_exceptions(log), None) or next(crashes, None)
 
 
@@ -239,11 +243,11 @@ def uncaught_exceptions(log: Sequence[tuple[int, str]]) -> Iterator[tuple[int, s
     """Yield the number and text of each uncaught exception, below its traceback, at the end of a log."""
     line_before, open_tracebacks = "", 0  # several ranks may print their tracebacks at the same time
     for number, line in log[-CRASH_LINES:]:
-        for piece in pieces(line):
-            if open_tracebacks and _RAISED.match(piece) and not _RAISED_IN_WORKER.match(piece):
+        for message in messages_in(line):
+            if open_tracebacks and _RAISED.match(message) and not _RAISED_IN_WORKER.match(message):
                 open_tracebacks -= 1
-                yield number, piece
-            open_tracebacks += piece == _TRACEBACK and not _CAUGHT.search(line_before)
+                yield number, message
+            open_tracebacks += message == _TRACEBACK and not _CAUGHT.search(line_before)
         line_before = line
 
 
@@ -293,19 +297,19 @@ def _order(failure: Failure) -> tuple[int, bool, float]:
 def _causes_in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Failure]:
     """Yield the causes in a line of the log, which has several parts if a progress bar overwrote it."""
     any_pattern, patterns = _log_patterns()
-    for piece in pieces(line):
-        problem = parse_error_line(piece)
+    for message in messages_in(line):
+        problem = parse_error_line(message)
         inner = _INNER_EXCEPTION.search(problem.what) if problem else None
-        text = inner[1] if inner else piece
+        text = inner[1] if inner else message
         if any_pattern.match(text):
             for pattern, entry in patterns:
                 if match := pattern.match(text):
-                    yield _failure(entry, match, run, facts, line=number, says=piece)
+                    yield _failure(entry, match, run, facts, line=number, says=message)
                     break
         elif problem:
             means = f"{problem.what} ({problem.at})" if problem.at else problem.what
             fix = problem.fix
-            yield Failure(cause=OWN_MESSAGE, rank="own", means=means, fix=fix, line=number, says=piece)
+            yield Failure(cause=OWN_MESSAGE, rank="own", means=means, fix=fix, line=number, says=message)
 
 
 def _failure(entry: FailureText, match: re.Match[str], run: str, facts: FixFacts, **seen: Any) -> Failure:
@@ -316,11 +320,11 @@ def _failure(entry: FailureText, match: re.Match[str], run: str, facts: FixFacts
     return Failure(cause=entry.cause, rank=entry.rank, means=means.rstrip(" :"), fix=fix.rstrip(" :"), **seen)
 
 
-def pieces(line: str) -> Iterator[str]:
+def messages_in(line: str) -> Iterator[str]:
     """Yield the messages in a line, without their prefixes."""
     for part in line.rsplit("\r", MAX_PARTS):
-        piece = _STEPD_TIME.sub(r"\1slurmstepd: ", part[:LONGEST])
-        if message := _PREFIXES.sub("", piece, count=1).rstrip():
+        text = _STEPD_TIME.sub(r"\1slurmstepd: ", part[:MAX_PART_CHARS])
+        if message := _PREFIXES.sub("", text, count=1).rstrip():
             yield message
 
 
@@ -334,13 +338,13 @@ def suspicious_lines(log: Sequence[tuple[int, str]], max_lines: int = 5) -> list
 
     def take(count: int, accepts: Callable[[str], object]) -> None:
         for number, line in reversed(log):
-            for piece in pieces(line):
-                if len(texts) < count and accepts(piece):
-                    texts.setdefault(piece, number)
+            for message in messages_in(line):
+                if len(texts) < count and accepts(message):
+                    texts.setdefault(message, number)
 
     take(max_lines // 2, _EXCEPTION.match)
-    take(max_lines, lambda piece: _LOOKS_BAD.match(piece) and not _TASK_EXITED.match(piece))
+    take(max_lines, lambda message: _LOOKS_BAD.match(message) and not _TASK_EXITED.match(message))
     if not texts:
-        take(max_lines, lambda piece: not _TASK_EXITED.match(piece))
+        take(max_lines, lambda message: not _TASK_EXITED.match(message))
     take(max_lines, _TASK_EXITED.match)
-    return sorted(((number, piece) for piece, number in texts.items()), key=lambda shown: shown[0])
+    return sorted(((number, message) for message, number in texts.items()), key=lambda shown: shown[0])
