@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, place  # noqa: E402
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file  # noqa: E402
 from tests.slurm import fakes  # noqa: E402
 
 STATUS = [str(Path(sys.prefix, "bin", "sbatchgen")), "status"]
@@ -64,7 +64,7 @@ def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None
         if number >= runs - live:
             command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
             rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})
-    Index(place(environment)).add(entries)
+    Index(index_file(environment)).add(entries)
     (home / "bin").mkdir()
     fakes.squeue(home / "bin", rows)
     program = home / "bin" / "squeue"

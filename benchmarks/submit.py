@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.jobs.runs.index import LOST, Index, RunJob, place  # noqa: E402
+from sbatchgen.jobs.runs.index import LOST, Index, RunJob, index_file  # noqa: E402
 from sbatchgen.jobs.slurm.queue import key_of  # noqa: E402
 from tests.cluster.slurm import Cluster  # noqa: E402
 from tests.jobs.jobs import SBATCHGEN  # noqa: E402
@@ -69,7 +69,7 @@ def main() -> int:
         rows = [row.split(" ", 1) for row in cluster.run(where, check=True).stdout.splitlines()]
         queued = Counter((job, key_of(command)) for job, command in rows)
         cluster.run([SBATCHGEN, "status"], check=True)
-        index = Index(place({"HOME": str(cluster.home)}))
+        index = Index(index_file({"HOME": str(cluster.home)}))
         return tell(answers, queued, index.jobs(), seconds)
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, place
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file
 
 MOST = 15.0
 LEAST_S = 0.1  # CPU seconds of n below which a ratio says nothing
@@ -54,7 +54,7 @@ def make_runs(folder: Path, count: int) -> None:
         (run_dir / "status.json").write_text('{"state": "done", "step": 10, "epoch": 2}')
         jobs = [RunJob(about.key, name, about.job, "", when, "COMPLETED", ended=True, seen=when)]
         entered.append((Run(name, str(run_dir), shared=False, created=when), jobs))
-    Index(place({"XDG_STATE_HOME": str(folder / "state")})).add(entered)
+    Index(index_file({"XDG_STATE_HOME": str(folder / "state")})).add(entered)
 
 
 def _fields(about: record.Record) -> dict[str, object]:
@@ -81,7 +81,7 @@ def make_sweep(folder: Path, count: int) -> None:
         RunJob(f"abc{job}", "sweep", str(job + 1), "", 1e9 + job, "COMPLETED", ended=True)
         for job in range(10)
     ]
-    index = Index(place({"XDG_STATE_HOME": str(folder / "state")}))
+    index = Index(index_file({"XDG_STATE_HOME": str(folder / "state")}))
     index.add([(Run("sweep", str(run_dir), shared=False, created=1e9), jobs)])
 
 

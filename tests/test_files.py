@@ -21,7 +21,7 @@ from sbatchgen.base.errors import DocumentError, file_problem, near_file
 from sbatchgen.check.lint import fix
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import record, submitted_scripts
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.record import Record, records
 from sbatchgen.jobs.submit import sbatch
 from sbatchgen.jobs.submit.submission import Submission
@@ -72,7 +72,7 @@ def test_submissions_at_once_are_what_each_has_shown(notes: Path, folder: Path) 
     with ThreadPoolExecutor(20) as threads:
         shown = dict(threads.map(submit, range(60)))
     assert len(shown) == 60
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     assert sorted(job.id for job in index.jobs()) == sorted(shown)
     assert [run.folder for run in index.runs()] == [folder / "runs"]
     assert sorted(record.job for record in records(folder / "runs")) == sorted(shown)

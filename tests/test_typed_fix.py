@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.cli.typed_fix import arguments
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from tests.conftest import Command
 from tests.runs.test_snapshot import put
 from tests.slurm import fakes
@@ -95,7 +95,7 @@ def waits(folder: Path) -> None:
     """Let squeue show all that was submitted."""
     rows = [
         {"JobArrayID": job.id, "State": "PENDING", "Reason": "Priority", "Command": f"/x/sbatchgen-{job.key}-x/job.slurm"}
-        for job in Index(place(os.environ)).jobs()
+        for job in Index(index_file(os.environ)).jobs()
     ]  # fmt: skip
     fakes.squeue(folder / "bin", rows)
 

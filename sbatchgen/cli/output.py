@@ -252,9 +252,9 @@ def print_bytes(data: bytes) -> None:
 
 def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Complete RUN: names of runs, and folders."""
-    from sbatchgen.jobs.runs.index import Index, place
+    from sbatchgen.jobs.runs.index import Index, index_file
 
     names = []
     with contextlib.suppress(DocumentError, OSError):
-        names = completion.offered((run.name for run in Index(place(os.environ)).runs()), incomplete)
+        names = completion.offered((run.name for run in Index(index_file(os.environ)).runs()), incomplete)
     return [*names, *completion.runs(ctx, param, incomplete)]

@@ -159,8 +159,7 @@ def submit_points(
     ]
     last = last_record(state.run)
 
-    def chosen_points(now: Sweep) -> list[int]:
-        """Return the chosen points; raise CommandLineError if the sweep has other points now."""
+    def chosen_if_unchanged(now: Sweep) -> list[int]:
         if (now.names, now.points) != (before.names, tuple(point.values for point in before.points)):
             what = f"the points of run {name} have changed since"
             raise CommandLineError.of(what, fix="submit another sweep: --job-name NAME")
@@ -169,7 +168,7 @@ def submit_points(
     words, old_args = _recorded_words(sweep, run, last)
     trainer_args = (*old_args, *args)
     with _context(sweep, [*words, *options], trainer_args) as context:
-        run_sweep(trainer_args, context.params.pop("job"), context.params, chosen_points)
+        run_sweep(trainer_args, context.params.pop("job"), context.params, chosen_if_unchanged)
 
 
 def _context(command: click.Command, typed: Sequence[str], args: tuple[str, ...]) -> click.Context:

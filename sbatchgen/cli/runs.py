@@ -39,9 +39,9 @@ def task_option(help_: str) -> Callable[[Callable[..., None]], Callable[..., Non
 
 def open_index() -> Index:
     """Return the index of runs; raises DocumentError if it can't be used."""
-    from sbatchgen.jobs.runs.index import Index, place
+    from sbatchgen.jobs.runs.index import Index, index_file
 
-    return Index(place(os.environ), note)
+    return Index(index_file(os.environ), note)
 
 
 def find_run(index: Index, word: str, *, changes: bool | None = False) -> Run:

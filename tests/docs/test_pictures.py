@@ -16,7 +16,7 @@ from rich.text import Text
 from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.jobs.resolved.sweep import grid
 from sbatchgen.jobs.review.screen import coloured
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.runs.record import Record, keep
 from tests.conftest import FIXTURES, REPOSITORY, Command
@@ -103,7 +103,7 @@ def script_of_page() -> tuple[str, list[tuple[str, str]]]:
 def test_the_picture_of_status_shows_what_is_printed(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     rows = []
     for number, (name, (row, epoch, epochs)) in enumerate(RUNS.items(), 4711):
         run = folder / "runs" / name

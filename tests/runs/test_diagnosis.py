@@ -13,7 +13,7 @@ from string import Template
 import pytest
 
 from sbatchgen.jobs.runs import submitted_scripts
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.job_log import START
 from sbatchgen.jobs.runs.record import Record, keep, records
 from tests.conftest import FIXTURES, REPOSITORY, Command
@@ -25,7 +25,7 @@ def run_of(folder: Path, programs: Path, state: str, status: int, text: bytes = 
     """A run called ddp with one job, whose state and log are these; Slurm has no database."""
     run_dir = folder / "runs" / "ddp"
     run_dir.mkdir(parents=True)
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", run_dir, "ddp", shared=False)
     index.accept("c0ffee", "4711")
     about = Record(key="c0ffee", run="ddp", shared=False, name="ddp", job="4711", folder=str(folder))
@@ -241,7 +241,7 @@ def test_slurm_is_asked_about_a_job_where_it_was_submitted_to(
     folder: Path, programs: Path, command: Command
 ) -> None:
     run_of(folder, programs, "FAILED", 75 << 8)
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.accept("c0ffee", "4711", "far")
     (programs / "squeue").rename(programs / "far")
     (programs / "squeue").write_text('#!/bin/sh\n[ "$1" = --clusters=far ] && exec far "$@"\n')

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.ended import KeptProgress
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, place
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file
 from sbatchgen.jobs.runs.status import run_states
 
 
 def two_runs(folder: Path) -> tuple[Index, list[Run]]:
-    index, runs = Index(place(os.environ)), []
+    index, runs = Index(index_file(os.environ)), []
     for name in ("a", "b"):
         (folder / name).mkdir()
         (folder / name / "status.json").write_text('{"state": "done", "epoch": 3}')

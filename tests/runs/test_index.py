@@ -18,7 +18,7 @@ import pytest
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, Run, RunJob, place
+from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, Run, RunJob, index_file
 from sbatchgen.jobs.runs.record import Record
 from tests.conftest import Command
 
@@ -29,14 +29,16 @@ def index(tmp_path: Path) -> Index:
 
 
 def test_it_lies_in_the_state_folder() -> None:
-    assert place({"XDG_STATE_HOME": "/state", "HOME": "/home/ann"}) == Path("/state/sbatchgen/runs.jsonl")
+    assert index_file({"XDG_STATE_HOME": "/state", "HOME": "/home/ann"}) == Path(
+        "/state/sbatchgen/runs.jsonl"
+    )
     at_home = Path("/home/ann/.local/state/sbatchgen/runs.jsonl")
     for relative in (
         {},
         {"XDG_STATE_HOME": ""},
         {"XDG_STATE_HOME": "state"},
     ):  # the standard wants it absolute
-        assert place({"HOME": "/home/ann", **relative}) == at_home
+        assert index_file({"HOME": "/home/ann", **relative}) == at_home
 
 
 def test_a_run_is_its_folder_and_keeps_its_name(index: Index, tmp_path: Path) -> None:
@@ -221,7 +223,7 @@ def test_an_index_of_another_shape_is_made_again(
 ) -> None:
     """As another program, or another version, might write one: its checksum is right."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    file = place({"XDG_STATE_HOME": str(tmp_path)})
+    file = index_file({"XDG_STATE_HOME": str(tmp_path)})
     index = Index(file)
     begin_two(index, tmp_path)
     whole = json.loads(file.read_bytes().partition(b"\n")[2])

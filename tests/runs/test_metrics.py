@@ -14,7 +14,7 @@ import yaml
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.texts import LinePattern
 from sbatchgen.jobs.runs import metrics, record
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.metrics import line_events, log_events
 from sbatchgen.jobs.runs.plain_job import find
 from sbatchgen.jobs.runs.plot import read_history
@@ -203,7 +203,7 @@ def test_what_healthy_programs_print_besides_is_no_measurement(
 
 
 def test_a_sweep_is_plotted_point_by_point(folder: Path, command: Command) -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     run_dir = folder / "elsewhere"
     index.begin("c0ffee", run_dir, "lr", shared=False)
     (run_dir / "2").mkdir(parents=True)  # it has not begun

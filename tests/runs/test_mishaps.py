@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.record import Code, Process, Record, ResolvedValue
 from tests.conftest import Command
 from tests.slurm import fakes
@@ -90,7 +90,7 @@ def test_points_that_are_none_keep_nobody_from_a_run(folder: Path, programs: Pat
     (programs / "scancel").write_text('#!/bin/sh\necho "$@" >cancelled\n')
     fakes.squeue(programs, [{"JobArrayID": "4711", "State": "RUNNING"}])
     (folder / "points.csv").write_bytes(f"lr\n{EVIL}".encode() + b"\xff\n")
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", folder, "evil", shared=False)
     index.accept("c0ffee", "4711")
     shown = command("status", "evil")
@@ -146,7 +146,7 @@ LOG = b"\x1b[31mred\x1b[0m 50%\rdone\n\x1b[2J\x1b]0;title\x07\x9b2J \xff\xfe | \
 def test_the_bytes_of_a_log_do_not_reach_a_terminal(folder: Path, programs: Path, command: Command) -> None:
     """Colours and progress bars do; a program that reads the log gets its bytes."""
     (folder / "own.out").write_bytes(LOG)
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", folder, "red", shared=False)
     index.accept("c0ffee", "4711")
     record.keep(
@@ -336,7 +336,7 @@ def test_what_a_run_leaves_follows_the_umask(
         assert command("status").status == 0
     finally:
         os.umask(before)
-    state = place(os.environ).parent
+    state = index_file(os.environ).parent
     paths = [folder / "runs", *(folder / "runs").rglob("*"), state, *state.rglob("*")]
     assert {path.parent.name for path in paths} >= {"cpu", "here", "sbatchgen"}
     wide = [str(path) for path in paths if stat.S_IMODE(path.stat().st_mode) & umask]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.record import Record
 from tests.conftest import Command
 from tests.runs.test_typed_fixes import end, submit
@@ -29,7 +29,7 @@ CHANGING = ("cancel", "resume", "resubmit", "exec RUN -- true", f"{AFTER} --dry-
 @pytest.fixture
 def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two runs of jobs with the same name, from two folders; the command runs in the second one."""
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     for number, name in enumerate(("a", "b"), 1):
         work = folder / name
         runs = work / "runs/beta"
@@ -116,7 +116,7 @@ def thrice(folder: Path) -> Path:
     """A run with three jobs: 51 and 52 have failed in different ways, 53 was completed."""
     runs = folder / "runs/ddp"
     runs.mkdir(parents=True)
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     ends = {"51": "ValueError: first", "52": "ModuleNotFoundError: No module named 'second'", "53": "done"}
     for job, says in ends.items():
         index.begin(job, runs, "ddp", shared=False)
@@ -154,7 +154,7 @@ def test_the_id_and_the_log_of_a_job_mean_that_job_of_its_run(
 def test_cancel_of_a_job_that_has_ended_cancels_no_later_one(
     thrice: Path, programs: Path, command: Command
 ) -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", thrice / "runs/ddp", "ddp", shared=False)
     index.accept("c0ffee", "54")
     fakes.squeue(programs, [{"JobArrayID": "54", "State": "RUNNING"}])

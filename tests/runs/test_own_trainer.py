@@ -13,7 +13,7 @@ import pytest
 
 from sbatchgen.check.rules import judge
 from sbatchgen.jobs.judge import trainers
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from tests.conftest import Command
 from tests.scripts import first_part
 from tests.slurm import fakes
@@ -465,7 +465,7 @@ def test_nothing_that_starts_a_run_again_hides_that_its_trainer_never_loads(
     assert ("never loads" in first.err) is True
     (folder / "model.pt").write_text("the model")
     row = {"JobArrayID": "4711", "State": "TIMEOUT", "exit_code": "15"}
-    (job,) = Index(place(os.environ)).jobs()
+    (job,) = Index(index_file(os.environ)).jobs()
     fakes.squeue(programs, [row | {"Command": f"{folder}/sbatchgen-{job.key}-x/job.slurm"}])
     says = (
         "train.py never loads what it saves: it begins at the first step, and may overwrite what it has saved"

@@ -11,7 +11,7 @@ import pytest
 
 from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.jobs.resolved.sweep import Sweep
-from sbatchgen.jobs.runs.index import Index, Run, place
+from sbatchgen.jobs.runs.index import Index, Run, index_file
 from sbatchgen.jobs.runs.overview import page
 from sbatchgen.jobs.runs.points import POINTS_FILE, Point, SweepState, read_sweep, sweep_state
 from sbatchgen.jobs.runs.progress import Progress
@@ -108,7 +108,7 @@ def test_sorting_needs_one_run(command: Command, words: tuple[str, ...]) -> None
 
 
 def test_a_run_that_is_no_sweep_has_nothing_to_sort(command: Command, folder: Path) -> None:
-    Index(place(os.environ)).begin("c0ffee", folder, "plain", shared=False)
+    Index(index_file(os.environ)).begin("c0ffee", folder, "plain", shared=False)
     done = command("status", "plain", "--sort", "loss")
     assert done.status == 2
     assert "run plain is not a sweep\n  at:  --sort\n  fix: leave it out" in done.err
@@ -127,7 +127,7 @@ def sweep(folder: Path, programs: Path) -> Path:
     (run_dir / POINTS_FILE).write_text("lr\n0.1\n0.2\n0.3\n0.4\n")
     about = Record(key="c0ffee", run="lr", shared=False, name="lr", job="4711", folder=str(folder))
     keep(run_dir, replace(about, array="0-2", log=f"{run_dir}/lr-%A_%a.out", command=("sbatchgen", "sweep")))
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", run_dir, "lr", shared=False)
     index.accept("c0ffee", "4711")
     states = {"4711_0": "COMPLETED", "4711_1": "FAILED", "4711_2": "RUNNING"}
@@ -227,7 +227,7 @@ def test_a_run_has_no_other_points(sweep: Path, command: Command) -> None:
     assert missing.status == 2
     assert missing.err == "error: run lr has no point 4\n  fix: sbatchgen status lr\n"
     assert "there is no run 'missing'" in command("status", "missing/0").err
-    Index(place(os.environ)).begin("ab12", sweep.parent / "plain", "plain", shared=False)
+    Index(index_file(os.environ)).begin("ab12", sweep.parent / "plain", "plain", shared=False)
     for verb in ("status", "logs", "diagnose", "cancel", "plot", "resume", "resubmit"):
         said = command(verb, "plain/0")
         assert (said.status, said.err) == (

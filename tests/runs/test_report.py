@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.process import status_file
 from sbatchgen.jobs.runs.record import Record, keep
 from tests.conftest import Command
@@ -61,7 +61,7 @@ def run(folder: Path, programs: Path) -> Path:
 
 
 def enter(run_dir: Path, *jobs: str, state: str = "COMPLETED") -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     for job in jobs:
         index.begin(f"ab{job}", run_dir, "ddp", shared=False)
         index.accept(f"ab{job}", job)
@@ -195,7 +195,7 @@ def test_without_accounting_the_log_knows_how_often_a_job_has_begun(run: Path, c
 
 
 def test_the_time_of_the_newest_start_is_not_that_of_all(run: Path, programs: Path, command: Command) -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.update_states([job._replace(ended=False) for job in index.jobs()])
     row = {"JobArrayID": "4711", "State": "RUNNING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
     row |= {"TimeUsed": "10:00", "NodeList": "n1"}
@@ -206,7 +206,7 @@ def test_the_time_of_the_newest_start_is_not_that_of_all(run: Path, programs: Pa
 
 
 def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, command: Command) -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.accept("ab4711", "4711")
     index.update_states([job._replace(ended=False) for job in index.jobs()])
     row = {"JobArrayID": "4711", "State": "PENDING", "Command": "/home/ann/tmp/sbatchgen-ab4711-x/job.slurm"}
@@ -223,7 +223,7 @@ def test_a_job_that_waits_shows_what_it_asks_for(run: Path, programs: Path, comm
 def test_the_elements_of_an_array_are_put_together(run: Path, command: Command) -> None:
     """Each has a folder of its own, and its job an id that the run does not know."""
     (run / "job-4711.slurm").write_text(SCRIPT.replace("true", "#SBATCH --array=0-9\ntrue"))
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     submitted = index.jobs("ddp")[-1].submitted
     for element, seconds in ((0, 1000), (7, 500)):
         (run / str(element)).mkdir()
@@ -240,7 +240,7 @@ def test_a_folder_that_other_jobs_share(folder: Path, programs: Path, command: C
         run_dir = folder / "runs" / job
         run_dir.mkdir(parents=True)
         train(run_dir, *start(job, 5000, 1000, **USED))
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("key", folder / "runs", "ddp", shared=True)
     index.accept("key", "4711")
     report = told(command)
@@ -304,7 +304,7 @@ def test_gpus_that_slurm_does_not_count_are_those_of_the_script(
 def test_a_run_without_slurm(run: Path, command: Command, folder: Path) -> None:
     job = "20261122-091944"
     enter(run, job)
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     submitted = index.jobs("ddp")[-1].submitted
     status_file(run, job).write_text("0\n")
     os.utime(status_file(run, job), (submitted + 100, submitted + 100))
@@ -394,7 +394,7 @@ not counted: 1 job whose time is not known; sacct has it, where Slurm keeps acco
 
 def enter_run(run_dir: Path, name: str, job: str, submitted: pytest.MonkeyPatch | None = None) -> None:
     """Enter a job that has ended; a year ago if its time of submission is `submitted`."""
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     with submitted.context() if submitted else contextlib.nullcontext() as changed:
         if changed:
             now = time.time()

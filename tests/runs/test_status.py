@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sbatchgen.jobs.runs import seen_jobs, status
-from sbatchgen.jobs.runs.index import Index, RunJob, place
+from sbatchgen.jobs.runs.index import Index, RunJob, index_file
 from sbatchgen.jobs.runs.record import Record, ResolvedValue, keep
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
@@ -220,7 +220,7 @@ def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> N
     """Without accounting, what squeue forgets has ended; how is not known."""
     os.seteuid(site.work.stat().st_uid)
     try:
-        index = Index(place({"HOME": str(site.cluster.home)}))
+        index = Index(index_file({"HOME": str(site.cluster.home)}))
         index.begin("dead", site.work / "x", "forgotten", shared=False)
         index.accept("dead", "999999")
     finally:
@@ -249,7 +249,7 @@ HOSTILE = "a|b\x1b[2J\n\t\udcffc"
 
 
 def test_hostile_words_of_slurm_stay_in_their_cells(folder: Path, programs: Path, command: Command) -> None:
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", folder / "x", "ddp", shared=False)
     index.accept("c0ffee", "4711")
     row = {"JobArrayID": "4711", "State": "PENDING", "Reason": HOSTILE, "Name": HOSTILE, "Command": HOSTILE}
@@ -267,7 +267,7 @@ def test_a_job_whose_id_is_another_jobs_by_now_was_lost_by_slurm(
     folder: Path, programs: Path, command: Command
 ) -> None:
     """As after slurmctld was killed before it had saved the job."""
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     for key in ("c0ffee", "ab12"):
         index.begin(key, folder / key, "ddp", shared=False)
         index.accept(key, "4711")
@@ -351,7 +351,7 @@ def test_runs_come_back_when_the_index_is_lost(folder: Path, command: Command) -
     for name in ("one", "two"):
         assert command("submit", "cpu", "--yes", "--trainer", "train.py", "--job-name", name).status == 0
     before = command("status").out
-    place(os.environ).unlink()
+    index_file(os.environ).unlink()
     assert command("status").out == ""
     assert command("status", "--scan", ".").out == before
     assert command("status", "--scan", ".").out == before
@@ -394,7 +394,7 @@ def test_ten_thousand_runs_are_one_question(
     ]
     fakes.squeue(programs, rows)
     fakes.failing(programs, "sacct", "Slurm accounting storage is disabled")
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     for number in range(1, 301):
         key = f"{number:x}"
         index.begin(key, folder / "runs" / key, "ddp", shared=False)
@@ -415,7 +415,7 @@ def test_ten_thousand_runs_are_one_question(
 def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Path, command: Command) -> None:
     states = {"7_1": "COMPLETED", "7_2": "RUNNING", "7_3": "RUNNING", "7_[4-9%2]": "PENDING"}
     fakes.squeue(programs, [{"JobArrayID": task, "State": state} for task, state in states.items()])
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", folder, "sweep", shared=False)
     index.accept("c0ffee", "7")
     assert "running: 6 waiting, 2 running, 1 completed" in command("status").out
@@ -441,7 +441,7 @@ def test_of_several_jobs_of_a_run_one_tells_its_state(
         )
         row = {"JobArrayID": str(number), "State": state, "exit_code": str(256 * int(code or 0))}
         rows.append({**row, "Command": f"/home/ann/tmp/sbatchgen-{number}-x/job.slurm", **nodes})
-        index = Index(place(os.environ))
+        index = Index(index_file(os.environ))
         index.begin(str(number), folder, "long", shared=False)
         index.accept(str(number), str(number))
     fakes.squeue(programs, rows)
@@ -462,7 +462,7 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
     fakes.squeue(
         programs, [*rows, *({**row, **other, "JobArrayID": f"8{row['JobArrayID'][1:]}"} for row in rows)]
     )
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", folder, "long", shared=False)
     index.accept("c0ffee", "7")
     index.begin("ab12", folder / "sweep", "sweep", shared=False)
@@ -504,7 +504,7 @@ def test_each_job_is_asked_for_in_its_cluster(folder: Path, programs: Path, comm
     for program in programs.iterdir():
         program.chmod(0o755)
     fakes.failing(programs, "sacct", "Slurm accounting storage is disabled")
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     for key, name in {"0a": "here", "0b": "east", "0c": "west", "0d": "south"}.items():
         index.begin(key, folder / name, name, shared=False)
         index.accept(key, "4711", "" if name == "here" else name)
@@ -562,7 +562,7 @@ def test_a_command_with_fewer_gpus_than_its_job_is_told_so(
             values=values,
         ),
     )
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     index.begin("c0ffee", folder, "long", shared=False)
     index.accept("c0ffee", "7")
     assert command("exec", "long", "--", "sh", "-c", "echo here; exit 3").status == 3
@@ -589,7 +589,7 @@ def test_resume_says_that_a_run_has_completed(
     fakes.saying(programs, "sbatch", "4711")
     words = ("--profile", "public_cluster", "--job-name", "job", "--trainer", "train.py", "--yes")
     assert command("submit", "single", *words).status == 0
-    (job,) = Index(place(os.environ)).jobs()
+    (job,) = Index(index_file(os.environ)).jobs()
     row = {"JobArrayID": "4711", "State": state, "Command": f"{folder}/sbatchgen-{job.key}-x/job.slurm"}
     fakes.squeue(programs, [row])
     says = "job 4711 of run job has completed; resume starts the run again\n"

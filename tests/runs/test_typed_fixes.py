@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.failure import FailureText, FixFacts, known_causes
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.record import read_record
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -72,7 +72,7 @@ def submit(kind: str, folder: Path, programs: Path, command: Command, *options: 
 
 def end(kind: str, folder: Path, programs: Path, ended: str, log: str) -> None:
     """Let the newest job of the run end so, with this log."""
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     (run,) = index.runs()
     job = index.jobs("job")[-1]
     kept = read_record(run.folder, job.id)

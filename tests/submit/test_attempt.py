@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.index import LOST, Index, place
+from sbatchgen.jobs.runs.index import LOST, Index, index_file
 from sbatchgen.jobs.runs.record import records
 from sbatchgen.jobs.submit import attempt
 from tests.cluster.fixtures import VISIBLE
@@ -106,7 +106,7 @@ def test_a_job_is_submitted_exactly_once(
     assert (result.status, result.out) == (0, "4711\n"), result.err
     assert int((slurm / "calls").read_text()) == calls
     assert len((slurm / "queue").read_text().splitlines()) == 1
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     assert [(job.id, job.ended) for job in index.jobs()] == [("4711", False)]
 
 
@@ -129,7 +129,7 @@ def test_where_nobody_knows_nothing_is_submitted_again(slurm: Path, command: Com
     assert (result.status, result.out) == (5, "")
     assert "the queue has no such job\n  fix: the job may still appear in the queue" in result.err
     assert (slurm / "calls").read_text() == "1\n"
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     (job,) = index.jobs()
     assert (job.id, job.state) == ("", LOST)
     (slurm / "queue").write_text(f"/home/ann/tmp/sbatchgen-{job.key}-abc/job.sh\n")  # it came after all
@@ -143,7 +143,7 @@ def test_a_refused_job_is_in_no_index(slurm: Path, command: Command) -> None:
     assert (result.status, result.out) == (5, "")
     assert "Invalid qos specification" in result.err
     assert (slurm / "calls").read_text() == "1\n"
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     assert (index.jobs(), index.runs()) == ([], [])
 
 
@@ -158,7 +158,7 @@ def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
     assert "note: Slurm's controller does not answer: trying again for 0.3 s\n" in result.err
     assert "Slurm's controller can't be reached from here" in result.err
     assert int((slurm / "calls").read_text()) > 1
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     assert (index.jobs(), index.runs()) == ([], [])
 
 
@@ -176,7 +176,7 @@ def test_each_job_of_a_chain_waits_for_all_before_it(slurm: Path, command: Comma
     keys = [record.key for record in records(slurm / "runs/single")]
     assert [key[16:] for key in keys] == ["00", "01", "02"]
     assert len({key[:16] for key in keys}) == 1
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     assert [(job.run, job.id) for job in index.jobs()] == [("single", str(4711 + n)) for n in range(3)]
     assert len([*(slurm / "runs/single").glob("job-*.json")]) == 3
 
@@ -230,7 +230,7 @@ def test_a_chain_of_which_a_job_is_refused_is_shorter_and_says_so(
     assert (result.status, result.out) == (5, "4711\n4712\n")
     assert why in result.err
     assert "2 of 3 jobs of the chain are submitted, and continue the training" in result.err
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     known = [(job.id, job.state) for job in index.jobs()]
     assert known == [("4711", ""), ("4712", ""), *([("", LOST)] if third == TIMED_OUT else [])]
 
@@ -240,7 +240,7 @@ def test_a_script_can_not_be_found_by_its_own_folder(slurm: Path, command: Comma
     (slurm / "plan").write_text("accept")
     (slurm / "queue").write_text("/home/ann/sbatchgen-c0ffee/job.sh\n/home/ann/sbatchgen-/x/job.sh\n")
     assert command("submit", "job.sh", "--yes").out == "4713\n"
-    index = Index(place(os.environ))
+    index = Index(index_file(os.environ))
     assert [job.id for job in index.jobs()] == ["4713"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.jobs.runs.index import Index, place
+from sbatchgen.jobs.runs.index import Index, index_file
 from tests.conftest import Command
 from tests.runs.test_snapshot import put
 from tests.slurm import fakes
@@ -31,7 +31,7 @@ def submit(folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> C
     def call(*words: str) -> tuple[int, str]:
         rows = [
             {"JobArrayID": job.id, "State": "PENDING", "Reason": "Priority", "Command": f"/x/sbatchgen-{job.key}-x/job.slurm"}
-            for job in Index(place(os.environ)).jobs()
+            for job in Index(index_file(os.environ)).jobs()
         ]  # fmt: skip
         fakes.squeue(folder / "bin", rows)
         done = command("submit", "--yes", *words)

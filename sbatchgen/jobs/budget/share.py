@@ -121,7 +121,7 @@ def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, 
     A task that uses one thread of each core gets all threads of its cores.
     """
     cpus = request.cpus_per_task or 1
-    if limit := _memory_of_cpu(placement):
+    if limit := _max_memory_per_cpu(placement):
         cpus *= -(-(request.mem_per_cpu or 0) // limit) or 1
     if request.options.get("hint") == "nomultithread" or "threads-per-core" in request:
         return cpus * threads
@@ -135,7 +135,7 @@ def _min_cpus_on_node(request: ResourceRequest, placement: Placement) -> int:
         by_shape *= int(part) if part.isdecimal() else 1
     mincpus = request.options.get("mincpus", "")
     by_memory = 0
-    if limit := _memory_of_cpu(placement):
+    if limit := _max_memory_per_cpu(placement):
         memory = request.mem or (request.mem_per_gpu or 0) * request.gpu_count
         if request.mem == 0:  # all memory of the node
             memory = placement.largest("memory")
@@ -143,7 +143,7 @@ def _min_cpus_on_node(request: ResourceRequest, placement: Placement) -> int:
     return max(by_shape, int(mincpus) if mincpus.isdecimal() else 1, by_memory)
 
 
-def _memory_of_cpu(placement: Placement) -> int:
+def _max_memory_per_cpu(placement: Placement) -> int:
     """Return the most memory that Slurm gives with a CPU, in MiB; 0 without a limit.
 
     A job that asks for more memory gets more CPUs.

@@ -66,25 +66,25 @@ def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocati
     return replace(request, processes=processes, jobs=jobs, consecutive=consecutive, restarts=restarts)
 
 
-def allocation_of_request(job: ResourceRequest, node: Partition, *, gpus: int) -> Allocation:
+def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: int) -> Allocation:
     """Return the request in a script's options.
 
-    The job gets `gpus` GPUs on each node. `node` is the partition with the facts of its nodes.
+    The job gets `gpus` GPUs on each partition. `partition` has the facts of these nodes.
     """
-    gets_whole_nodes = job.is_exclusive or node.exclusive
-    splits_gpus = job.splits_gpus(node.gpus_by_kind(job.gpus or ()), whole_nodes=gets_whole_nodes)
-    kinds = node.kinds(job.gpus_on_node) if gets_whole_nodes else []
+    gets_whole_nodes = job.is_exclusive or partition.exclusive
+    splits_gpus = job.splits_gpus(partition.gpus_by_kind(job.gpus or ()), whole_nodes=gets_whole_nodes)
+    kinds = partition.kinds(job.gpus_on_node) if gets_whole_nodes else []
     whole_gpus = Amount(
-        given=None if splits_gpus else _whole_amount(kinds, "gpus_per_node", gpus), of=node.gpus_per_node
+        given=None if splits_gpus else _whole_amount(kinds, "gpus_per_node", gpus), of=partition.gpus_per_node
     )
-    shards = Amount(given=job.shards, of=node.shards_per_gpu)
+    shards = Amount(given=job.shards, of=partition.shards_per_gpu)
     names_cpus = bool({"cpus-per-task", "cpus-per-gpu"} & job.options.keys())
     requested_cpus = job.cpus_on_node if names_cpus or not gets_whole_nodes else None
-    cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", requested_cpus), of=node.cpus_per_node)
+    cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", requested_cpus), of=partition.cpus_per_node)
     mem = job.mem_with(cpus.given or job.cpus_on_node, whole_gpus.given or job.gpu_count)
     if mem == 0:  # the job asks for all memory, which is not known if the nodes differ
-        mem = _whole_amount(node.kinds(job.gpus_on_node), "mem_per_node", 0)
-    memory = Amount(given=mem, of=node.mem_per_node)
+        mem = _whole_amount(partition.kinds(job.gpus_on_node), "mem_per_node", 0)
+    memory = Amount(given=mem, of=partition.mem_per_node)
     gpus_and_shards = job.shards / shards.of if shards.of and job.shards else whole_gpus.given or 0
     shares = [gpus_and_shards / whole_gpus.of if whole_gpus.of else None, cpus.share, memory.share]
     return Allocation(
@@ -101,7 +101,7 @@ def allocation_of_request(job: ResourceRequest, node: Partition, *, gpus: int) -
         consecutive=False,
         restarts=0,
         gpus_in_all=job.gpus_in_all if splits_gpus else None,
-        gpu_memory_mib=min((kind.gpu_memory for kind in node.kinds() if kind.gpu_memory), default=None),
+        gpu_memory_mib=min((kind.gpu_memory for kind in partition.kinds() if kind.gpu_memory), default=None),
     )
 
 

@@ -16,7 +16,7 @@ from sbatchgen.jobs.runs.points import DONE
 from sbatchgen.jobs.runs.program_states import ProgramState
 from sbatchgen.jobs.runs.seen_jobs import words
 from sbatchgen.jobs.runs.status import RunState
-from sbatchgen.jobs.runs.usage import run_usage
+from sbatchgen.jobs.runs.usage import RunUsage, run_usage
 
 UNKNOWN = "-"
 TIME, MEMORY, CPUS, GPUS = "time", "memory of a node", "CPUs on average", "GPUs"  # names of the table's rows
@@ -83,8 +83,6 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     percent_and_s = [
         (facts["gpu_utilization"], facts["seconds"]) for facts in trained if "gpu_utilization" in facts
     ]
-    cpus_by_slurm = _rate([(start.cpu_s, start.used_s) for start in starts if start.cpu_s])
-    cpus_by_trainer = _rate([(facts["cpu_s"], facts["seconds"]) for facts in trained if "cpu_s" in facts])
     report = Report(
         name=state.run.name,
         state=DONE if done else words(state.last) if state.last else "no job",
@@ -96,8 +94,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         used_s=sum(used_s) if all(used_s) else None,
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
-        # Each source misses some processes, so the greater number is nearer to the truth
-        cpus_used=max((cpus for cpus in (cpus_by_slurm, cpus_by_trainer) if cpus is not None), default=None),
+        cpus_used=_cpus_used(usage),
         memory_bytes=_as_int(max(memory, default=None)),
         gpu_utilization=_rate([(percent * time, time) for percent, time in percent_and_s]),
         gpu_allocated_bytes=_as_int(fullest.get("gpu_allocated_bytes")),
@@ -119,6 +116,16 @@ def _is_done(state: RunState) -> bool:
         return [*state.sweep.numbers_by_state] == [DONE]
     ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
     return ended in (DONE, "COMPLETED")
+
+
+def _cpus_used(usage: RunUsage) -> float | None:
+    """Return how many CPUs were in use on average, by Slurm or by the trainer; None if neither knows.
+
+    Each of them misses some processes, so the greater number is nearer to the truth.
+    """
+    by_slurm = _rate([(start.cpu_s, start.used_s) for start in usage.starts if start.cpu_s])
+    by_trainer = _rate([(facts["cpu_s"], facts["seconds"]) for facts in usage.trained if "cpu_s" in facts])
+    return max((cpus for cpus in (by_slurm, by_trainer) if cpus is not None), default=None)
 
 
 def _figures(trained: Sequence[Mapping[str, float]], name: str) -> list[float]:

@@ -93,10 +93,9 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     failed = end.failed or has_hidden_crash or bool(causes)
     says = _end_in_words(end, says, failed=failed, hidden=has_hidden_crash)
     fix = "" if failed else _fix_for_wait(state)
-    if state.quiet:  # a hanging rank is named first
+    if state.quiet:
         texts = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
-        end_stall = _END_STALL_OF_PLAIN if state.plain else _END_STALL
-        says, fix = "; ".join(texts), end_stall.format(id=state.plain.id if state.plain else "", run=run)
+        says, fix = "; ".join(texts), _fix_for_stall(state)  # the text about a hanging rank comes first
     log = _log_to_show(end)
     bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
@@ -140,6 +139,13 @@ def _fix_for_wait(state: RunState) -> str:
     """Return a fix for the reason why a run waits; "" if the run does not wait."""
     waits = [row for row in state.now[:1] if row.state.name == "PENDING"]
     return reason(waits[0].reason, waits[0].id).fix if waits else ""
+
+
+def _fix_for_stall(state: RunState) -> str:
+    """Return a fix for a run that stands still."""
+    if state.plain:
+        return _END_STALL_OF_PLAIN.format(id=state.plain.id, run=state.run.name)
+    return _END_STALL.format(run=state.run.name)
 
 
 def _log_to_show(end: JobEnd) -> str:

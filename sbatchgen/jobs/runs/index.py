@@ -64,7 +64,7 @@ class RunJob(NamedTuple):
     seen: float = 0.0  # when the state was seen, in seconds since 1970
 
 
-def place(environment: Mapping[str, str]) -> Path:
+def index_file(environment: Mapping[str, str]) -> Path:
     """Return the path of the index."""
     default = ".local/state"
     state = files.user_folder(environment, "XDG_STATE_HOME", default) or Path("~", default).expanduser()

@@ -34,7 +34,7 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     """
     index = _index_in_array(record, task)
     patterns = dict.fromkeys(filter(None, (record.log, record.errors if errors else "")))
-    return [] if index.startswith("-") else _existing(record, index, patterns)
+    return [] if index.startswith("-") else _existing_logs(record, index, patterns)
 
 
 def _index_in_array(record: Record, task: str) -> str:
@@ -42,9 +42,9 @@ def _index_in_array(record: Record, task: str) -> str:
     return str(int(task) - record.first) if task.isdecimal() else task
 
 
-def _existing(record: Record, index: str, patterns: Iterable[str]) -> list[Path]:
+def _existing_logs(record: Record, index: str, patterns: Iterable[str]) -> list[Path]:
     """Return the files whose names fit sbatch's patterns, such as slurm-%j.out, the oldest first."""
-    fill = partial(_filled, record, index)
+    fill = partial(_glob_for, record, index)
     by_pattern = (_matching_files(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
     # Slurm makes no links, so a link is not a log.
     names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(by_pattern))
@@ -80,7 +80,7 @@ def newest_logs(record: Record, task: str = "") -> list[Path]:
     """Return the newest log of a job or task; if stderr has a log of its own, this log comes first."""
     index = _index_in_array(record, task)
     patterns = [] if index.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
-    newest = (_existing(record, index, [pattern])[-1:] for pattern in patterns)
+    newest = (_existing_logs(record, index, [pattern])[-1:] for pattern in patterns)
     return [*dict.fromkeys(itertools.chain.from_iterable(newest))]
 
 
@@ -108,7 +108,7 @@ def starts(path: Path) -> int:
     return 0
 
 
-def _filled(record: Record, index: str, match: re.Match[str]) -> str:
+def _glob_for(record: Record, index: str, match: re.Match[str]) -> str:
     """Return what replaces a pattern of sbatch such as %j in a pattern of `glob`; "*" if it is unknown."""
     width, letter = int(match[1] or 0), match[2]
     if letter == "%":

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.runs.index import BUSY_S, place
+from sbatchgen.jobs.runs.index import BUSY_S, index_file
 from sbatchgen.jobs.runs.record import Record, as_typed
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
@@ -144,7 +144,7 @@ def _words(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _file(environment: Mapping[str, str]) -> Path:
-    return place(environment).with_name(FILE)
+    return index_file(environment).with_name(FILE)
 
 
 def _read(environment: Mapping[str, str]) -> KeptStarts:

@@ -122,13 +122,19 @@ def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
             for index in of_type:
                 if (node.name, index) in shards_of_jobs:
                     shards_used[index] = shards_of_jobs[node.name, index]
-    gpus = (
-        Gpu(index, kind, index in taken, shards[index], used, free=index not in taken and used == 0)
+    gpus = tuple(
+        Gpu(
+            index=index,
+            type=kind,
+            taken=index in taken,
+            shards=shards[index],
+            shards_used=shards_used.get(index, 0),
+            free=index not in taken and shards_used.get(index, 0) == 0,
+        )
         for index, kind in enumerate(types)
-        for used in [shards_used.get(index, 0)]
     )
     is_numbered = all(len(gres.indexes) == gres.count for gres in gpus_used)
-    return GpuNode(node, tuple(gpus), is_numbered)
+    return GpuNode(node, gpus, is_numbered)
 
 
 def _gres_named(name: str, all_gres: Iterable[NodeGres]) -> list[NodeGres]:

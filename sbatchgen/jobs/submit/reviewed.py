@@ -15,7 +15,7 @@ from pathlib import Path
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, Problem
 from sbatchgen.jobs.review.review import Review
-from sbatchgen.jobs.runs.index import place
+from sbatchgen.jobs.runs.index import index_file
 from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES, without_command
 from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.submit.submission import Submission
@@ -91,7 +91,7 @@ def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment
 
 
 def _folder(environment: Mapping[str, str]) -> Path:
-    return place(environment).parent / "reviewed"
+    return index_file(environment).parent / "reviewed"
 
 
 def _read_kept(folder: Path, name: str) -> list[str]:

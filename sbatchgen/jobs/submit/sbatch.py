@@ -107,7 +107,7 @@ def reserve_run_folder(
     run_dir = submission.run_dir
     if not run_dir:  # a finished script has no run folder yet
         name = f"{run_name(submission.record.name)}-{new_key()}"
-        run_dir = run_index.place(environment).parent / "runs" / name
+        run_dir = run_index.index_file(environment).parent / "runs" / name
     make_log_folders(submission, note)
     run_folder.make(run_dir)
     record = submission.record
@@ -219,7 +219,7 @@ def _undone_on_failure(
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
     """Return the index of runs; None if the index can't be used, because a submission needs no index."""
     with _errors_as_warnings(note):
-        return Index(run_index.place(environment), note)
+        return Index(run_index.index_file(environment), note)
     return None
 
 

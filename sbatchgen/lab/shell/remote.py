@@ -26,7 +26,7 @@ def own_keys(environment: Mapping[str, str]) -> Path:
 
     Raises DocumentError if other users can change the folder, or if it can't be made.
     """
-    folder = index.place(environment).parent / "ssh"
+    folder = index.index_file(environment).parent / "ssh"
     if not make_own(folder):
         reason = other_writer(folder)
         what = f"{folder} {reason.why}" if reason else f"can't make {folder}"

@@ -62,7 +62,7 @@ def submission(
         return replace(base, script=text.encode(), review=_review(base, text, ()))
     text = render_request(request, session=True)
     name = f"{run_name(base.record.name)}-{VERB}"
-    folder = index.place(environment).parent / "runs" / f"{name}-{new_key()}"
+    folder = index.index_file(environment).parent / "runs" / f"{name}-{new_key()}"
     log = folder / f"{VERB}.out"
     array_of_one = [f"--array={first}" for first in elements[: len(elements) > 1]]
     options = (*array_of_one, f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--no-requeue")
