@@ -249,7 +249,7 @@ def _resume_script(
     submission = submission_of_script(
         script, job_options, args, os.environ, current_folder(), keep_env=keep_env, earlier=last.options
     )
-    find_conflict = partial(folder_check.used_by_job, run.folder, os.environ)
+    find_conflict = partial(folder_check.conflict_with_job, run.folder, os.environ)
     if problem := find_conflict():
         raise CommandLineError([problem])
     findings = submission.review.findings

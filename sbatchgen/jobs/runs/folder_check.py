@@ -95,9 +95,14 @@ def inspect_run_folder(
     forecast = RunFolderForecast(
         **{name: answer[name] for name in RunFolderForecast.__annotations__ if name in answer}
     )
-    if forecast.state == "new" and not any(folder.is_dir() for folder in run_dir.parents[:-1]):
-        return None, []  # only the nodes have the file system of the folder
+    if forecast.state == "new" and not _may_see(run_dir):
+        return None, []
     return forecast, list(_findings_of_forecast(resolved, run_dir, forecast))
+
+
+def _may_see(run_dir: Path) -> bool:
+    """Return whether a folder above the run folder exists; else only the nodes have its file system."""
+    return any(folder.is_dir() for folder in run_dir.parents[:-1])  # all parents but /
 
 
 def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
@@ -187,7 +192,7 @@ def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
     checkpoints = run_dir / "checkpoints"
     is_visible = not name.startswith("/") or Path(name).parent.is_dir()
     if "/" not in name:  # the name of a file in the run folder
-        is_visible = any(folder.is_dir() for folder in run_dir.parents[:-1])
+        is_visible = _may_see(run_dir)
     names = [file.name for file in checkpoints.glob("*.pt")] if checkpoints.is_dir() else []
     key = "resume" if resolved.resume not in ("auto", "off") else "args"
     what = f"there is no checkpoint {name}" if key == "resume" else f"there is no file {name} to start from"
@@ -201,12 +206,8 @@ def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> It
     for name in resolved.inherited:
         if name not in environment:
             what = f"{name} is not set here: the job takes its value from this shell"
-            yield error(
-                resolved,
-                f"env.{name}",
-                what,
-                f"export {name} in this shell, with the value that the job needs",
-            )
+            fix = f"export {name} in this shell, with the value that the job needs"
+            yield error(resolved, f"env.{name}", what, fix)
 
 
 def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
@@ -227,7 +228,7 @@ def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str,
 
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each missing file, with its severity on a machine that can submit the job."""
+    """Yield a finding for each missing file, with its severity on a machine that submits the job."""
     snapshot = resolved.snapshot_dir if resolved.slurm else None
     named = snapshot or resolved.options.chdir  # the working folder of the job, if one is named
     chdir = filled_path(named, folder, environment) if named else folder
@@ -287,7 +288,7 @@ def filled_path(path: ShellPath, folder: Path, environment: Mapping[str, str]) -
     return None if path.unset(environment) else folder / path.filled(environment)
 
 
-def used_by_job(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
+def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
     """Return a problem if a job of the run folder still waits or runs; `at` is where the folder was named."""
     newest = record.records(run_dir)[-100:]
     to_slurm = [submission for submission in newest if submission.process is None]

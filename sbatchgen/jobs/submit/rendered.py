@@ -156,7 +156,7 @@ def _folder_conflict(
     if not needs_folder_alone or resolved.options.dependency:
         return None
     at = str(resolved.origin("run_dir"))
-    return partial(folder_check.used_by_job, run_dir, environment, at=at)
+    return partial(folder_check.conflict_with_job, run_dir, environment, at=at)
 
 
 def _look(
