@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from sbatchgen.jobs.outputs.json_document import Run
 
-# A command in a fix that this project may run: "sbatchgen status lr" of "sbatchgen status lr shows why".
+# A command in a fix that a program may run: "sbatchgen status lr" of "sbatchgen status lr shows why".
 _COMMAND = re.compile(
     r"(?:^|[:;,] |\b(?:or|see|in) )((?:sbatchgen(?! cancel)|chmod|mkdir|ls|scontrol show) [^;()]+?)"
     r"(?= (?:shows|lists|says|makes)\b|[;()]|, |,?$|\. )"
@@ -31,10 +31,8 @@ _SUGGESTION = re.compile(r"did you mean '([^']+)'")
 # What a suggestion is about: the option or the noun in a message.
 _TOPIC = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feature)\b")
 _USER_DECISIONS = ("--yes", "--again", "--reviewed")  # options that only a user may decide, and no program
-_TAKES_OPTIONS_OF = {
-    "resume": "submit",
-    "resubmit": "sweep",
-}  # a command, and the command whose options it takes
+# Commands that also take the options of another command.
+_TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
 # A value that a person must fill in: a placeholder, an example, or nothing.
 _PLACEHOLDER = re.compile(
     r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"
@@ -83,7 +81,7 @@ def _options_called(root: click.Context, names: Sequence[str]) -> dict[str, bool
     """Return the options of the command with these names, each with whether it takes a value."""
     command, context, takes_value = root.command, root, dict[str, bool]()
     for name in names:
-        assert isinstance(command, click.Group)  # noqa: S101 - as `_names` has seen
+        assert isinstance(command, click.Group)  # noqa: S101 - as `_command_names` has seen
         for called_name in (_TAKES_OPTIONS_OF.get(name, name), name):
             called = command.get_command(context, called_name) or command
             takes_value |= options_of(called, click.Context(called, parent=context))

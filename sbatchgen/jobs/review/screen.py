@@ -53,12 +53,11 @@ def coloured(text: str) -> str:
 def script(review: Review, *, whole: bool = False) -> str:
     """Return the script; if it has two parts, the first part and the number of further lines.
 
-    The whole script is returned if it is wanted `whole`, or if a site's template may have lines in the second
-    part.
+    The script is returned `whole` if that is asked for, or if a line of this job may be in the second part.
     """
     text = review.script or ""
     first, mark, second = text.rpartition(SECOND_PART)
-    # The lines of this job are all in the first part, unless a site's template has some in the second.
+    # A site's template may write lines of this job into the second part.
     own_lines = review.own_lines if review.own_lines is not None else (len(text),)
     if whole or not mark or max(own_lines, default=0) > first.count("\n"):
         return text
@@ -67,7 +66,7 @@ def script(review: Review, *, whole: bool = False) -> str:
 
 
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the title and the text of each block between the table and the script."""
+    """Yield the title and the text of each section between the table and the script."""
     if review.surprises:
         lines = [
             (f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in review.surprises
@@ -91,9 +90,9 @@ def rows(review: Review) -> list[tuple[str, str]]:
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
     lines = []
     if job:
-        lines.append(("job", f"{job.name}: {_started(job)}"))
+        lines.append(("job", f"{job.name}: {_processes(job)}"))
     if cluster:
-        lines.append(("cluster", ", ".join(_cluster(cluster))))
+        lines.append(("cluster", ", ".join(_cluster_parts(cluster))))
     if request:
         programs = job.programs if job else ()
         trainer_spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
@@ -120,13 +119,13 @@ def rows(review: Review) -> list[tuple[str, str]]:
     return lines
 
 
-def _started(job: JobSummary) -> str:
+def _processes(job: JobSummary) -> str:
     """Return in words what the job starts: mode, launcher, runtime and trainer, or its programs."""
     if job.programs:
         return f"{len(job.programs)} programs, runtime {job.runtime}"
-    started = f"launcher {job.launcher}" if job.launcher else "one process"
+    launcher = f"launcher {job.launcher}" if job.launcher else "one process"
     trainer = "" if job.trainer == "training" else f", trainer {job.trainer}"
-    return f"mode {job.mode}, {started}, runtime {job.runtime}{trainer}"
+    return f"mode {job.mode}, {launcher}, runtime {job.runtime}{trainer}"
 
 
 def _code(job: JobSummary) -> str:
@@ -149,7 +148,7 @@ def _size(request: Allocation, *, trainer_spawns: bool, programs: Sequence[str])
     return "processes", f"{request.processes} on {counted(request.nodes, 'node')}{jobs}{others}"
 
 
-def _cluster(cluster: Cluster) -> Iterator[str]:
+def _cluster_parts(cluster: Cluster) -> Iterator[str]:
     yield cluster.profile
     if cluster.scheduler == "slurm":
         yield f"partition {cluster.partition}" if cluster.partition else "its default partition"
@@ -191,6 +190,7 @@ def _amounts(request: Allocation) -> str:
 
 
 def _share(amount: Amount, noun: str) -> str:
+    """Return an amount in words: "2 of 8 GPUs", "2 GPUs" or "no GPUs"."""
     if amount.of and amount.given:
         return f"{amount.given} of {amount.of} {noun}s"
     return counted(amount.given, noun) if amount.given else f"no {noun}s"
