@@ -136,7 +136,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     Return [] if the user does not agree.
     """
     from sbatchgen.cli.run_logs import follow_run
-    from sbatchgen.cli.submit import confirmed, submit_to_slurm
+    from sbatchgen.cli.submit import show_and_confirm, submit_to_slurm
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.runs.job_log import find_logs, last_lines
     from sbatchgen.jobs.runs.metrics import read_events
@@ -154,7 +154,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
     short_job = request_of(job, args, {**job_options, **limits, **run_options})
     submission = submission_of_job(short_job, os.environ, current_folder())
-    if not confirmed([submission.review], in_short(submission.review), yes=yes, dry_run=False):
+    if not show_and_confirm([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []
     index = sbatch.open_index(os.environ, note)
     done: list[SubmittedRun] = []

@@ -14,7 +14,7 @@ import click
 from sbatchgen.base.errors import CommandLineError, SlurmError
 from sbatchgen.cli.jobs import JobCommand, job_folder, request_of
 from sbatchgen.cli.output import BUDGET, YES, note, put
-from sbatchgen.cli.submit import DRY_RUN, confirmed
+from sbatchgen.cli.submit import DRY_RUN, show_and_confirm
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -113,7 +113,7 @@ def shell(
     if how and submission.local:
         fix = "leave --jupyter out, and start jupyter lab in the shell"
         raise CommandLineError.of("--jupyter needs a node of Slurm", fix=fix)
-    if not confirmed([submission.review], summary, yes=yes or dry_run, dry_run=dry_run):
+    if not show_and_confirm([submission.review], summary, yes=yes or dry_run, dry_run=dry_run):
         return
     sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command, how))
 

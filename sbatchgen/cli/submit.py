@@ -183,7 +183,7 @@ def submit_reviewed(
 ) -> None:
     """Show the reviews of submissions, ask once, and submit all in this order.
 
-    The options are those of `submit`. Raises like `confirmed` and `submit_to_slurm`.
+    The options are those of `submit`. Raises like `show_and_confirm` and `submit_to_slurm`.
     """
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.jobs.submit import sbatch, twin
@@ -195,8 +195,10 @@ def submit_reviewed(
         reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
     extra_findings = click.get_current_context().meta.get(EXTRA_FINDINGS, ())
     reviews[0] = dataclasses.replace(reviews[0], findings=(*extra_findings, *reviews[0].findings))
-    end_for_program(form, reviews)
-    if not confirmed(reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed):
+    exit_with_json_errors(form, reviews)
+    if not show_and_confirm(
+        reviews, "; ".join(map(in_short, reviews)), yes=yes, dry_run=dry_run, reviewed=reviewed
+    ):
         for submission in submissions:
             sbatch.refuse_past_budget(submission, os.environ)
         put_submitted(form, [], reviews)
@@ -227,7 +229,7 @@ def submit_reviewed(
         sys.exit(follow_run(index, done[-1].record.run, since=min(began, done[-1].record.submitted)))
 
 
-def confirmed(
+def show_and_confirm(
     reviews: Sequence[Review], what: str, *, yes: bool, dry_run: bool, reviewed: tuple[str, ...] = ()
 ) -> bool:
     """Show reviews, exit if a review has errors, and ask; return whether to submit.
@@ -313,7 +315,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
             raise CommandLineError.of(what, fix="name them differently")
 
 
-def end_for_program(form: str, reviews: Sequence[Review]) -> None:
+def exit_with_json_errors(form: str, reviews: Sequence[Review]) -> None:
     """Print the JSON document and exit, if the form is JSON and a review has errors."""
     failure = failure_of([finding for review in reviews for finding in review.findings])
     if failure and form == "json":

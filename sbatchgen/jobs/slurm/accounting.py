@@ -162,8 +162,8 @@ def _rows(
     arguments += [f"--delimiter={delimiter}", f"--format={','.join(fields.values())}"]
     answer = query(["sacct", *arguments], environment)
     if answer.status and _NO_SUBMIT_LINE.search(answer.err):
-        other_fields = {name: field for name, field in fields.items() if name != "submitted"}
-        return _rows(jobs, since, environment, other_fields, options)
+        fewer_fields = {name: field for name, field in fields.items() if name != "submitted"}
+        return _rows(jobs, since, environment, fewer_fields, options)
     if answer.status is None or _UNREACHABLE.search(answer.err):
         return None
     if answer.failure:
@@ -189,9 +189,9 @@ def _usage(start: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobU
     tres = pairs(start["tres"].split(","))
     nodes = max(count(start["nodes"]), 1)
     try:
-        memory = Memory.parse(tres["mem"]) // nodes
+        mib_on_node = Memory.parse(tres["mem"]) // nodes
     except ValueError:
-        memory = 0
+        mib_on_node = 0
     bytes_by_step = {}  # memory on a node: the memory of the largest task, times the most tasks on a node
     for step in steps:
         tasks_on_node = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
@@ -208,7 +208,7 @@ def _usage(start: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobU
         nodes=nodes,
         cpus=count(tres["cpu"]) or None,
         gpus=gpus_of(tres) or None,
-        memory_mib=memory or None,
+        memory_mib=mib_on_node or None,
         cpu_s=seconds(start["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + largest or None,
     )

@@ -18,7 +18,7 @@ from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 
 # A line of scontrol's output with a path or a text, such as "   WorkDir=/home/me/training".
 _FIELD = re.compile(r"^ *(UserId|SubmitTime|Command|SubmitLine|WorkDir|StdErr|StdOut)=(.*)$")
-_MEMORY = re.compile(r"MinMemoryNode=(\d+[KMGT]?)\b")
+_MEMORY = re.compile(r"MinMemoryNode=(\d+[KMGT]?)\b")  # "MinMemoryNode=500M"
 # An id of a job, of a task of an array, or of a part of a heterogeneous job: "4711", "4711_3", "4711+1".
 JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
 

@@ -106,6 +106,7 @@ _PREFIX = re.compile(
 _ADDITIONS = re.compile(
     r"Try \"sbatch --help\"|sbatch: (?:error: )?(?:line must start with|For instance|instead of)"
 )
+# The answer of `sbatch --test-only` for a job that Slurm would accept.
 _STARTS = re.compile(
     r"Job \d+ to start at (?P<start>\S+)(?: \S+)? using \d+ processors on nodes (?P<nodes>\S+)"
 )
