@@ -20,7 +20,7 @@ def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     above = [line for name, text in rows for line in cut(f"{name:<10}  {text}", width, indent=12)]
     findings = [finding for review in reviews for finding in review.findings]
     asks = not any(finding.severity == "error" for finding in findings)
-    below = ["", *cut(_more(reviews), width, indent=2)] if asks else []
+    below = ["", *cut(_hint_at_more(reviews), width, indent=2)] if asks else []
     room = height - _MARGIN - len(above) - len(below)
     findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
     return "\n".join([*above, *_findings(findings, width=width, room=room), *below, ""])
@@ -37,10 +37,10 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
     """Return the lines of as many findings as fit into `room` lines, and the number of the others."""
     lines: list[str] = ["", "Findings"] if findings else []
     for number, finding in enumerate(findings):
-        rest = len(findings) - number - 1
+        left = len(findings) - number - 1
         shown = [*_finding(finding, width)]
-        if len(lines) + len(shown) + bool(rest) > room:
-            lines.append(f"  and {counted(rest + 1, 'other finding' if number else 'finding')}")
+        if len(lines) + len(shown) + bool(left) > room:
+            lines.append(f"  and {counted(left + 1, 'other finding' if number else 'finding')}")
             break
         lines += shown
     return lines
@@ -56,7 +56,7 @@ def _finding(finding: Finding, width: int) -> Iterator[str]:
         yield from cut(line, width, indent=8 if number else 6)
 
 
-def _more(reviews: Sequence[Review]) -> str:
+def _hint_at_more(reviews: Sequence[Review]) -> str:
     """Return a line that says what the whole review shows."""
     lines = sum(len(lines_of(screen.script(review))) for review in reviews)
     untyped = sum(len(review.surprises) for review in reviews)
