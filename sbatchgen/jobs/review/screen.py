@@ -61,7 +61,7 @@ def script(review: Review, *, whole: bool = False) -> str:
     own_lines = review.own_lines if review.own_lines is not None else (len(text),)
     if whole or not mark or max(own_lines, default=0) > first.count("\n"):
         return text
-    where, _, rest = second.partition(":")  # `where` is " every job of this mode", for example
+    where, _, rest = second.partition(":")  # `where` is " every job of this kind, ..."
     return f"{first}and {rest.count(chr(10))} lines that are the same in{where}: sbatchgen help script\n"
 
 
