@@ -22,10 +22,10 @@ from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.lab.plan import dry_run as dry
 from sbatchgen.lab.plan import stand_ins
-from sbatchgen.lab.plan.batch_job import grant
+from sbatchgen.lab.plan.batch_job import grant_of
 from sbatchgen.lab.plan.dry_run import DryRun, DryRunInputs
 from sbatchgen.lab.plan.planning import is_planned
-from sbatchgen.lab.plan.started import StartedProcess, StartRecord, Step, read, steps
+from sbatchgen.lab.plan.started import StartedProcess, StartRecord, Step, read_record, steps
 from sbatchgen.lab.sandbox.box import PLACE
 from tests.cluster.slurm import Cluster
 from tests.plan import truth
@@ -165,7 +165,7 @@ def kind(text: str) -> str:
 
 def planned(on: Stage, script: JobScript, home: Path, given: DryRunInputs) -> DryRun:
     """The plan of a script in its folder."""
-    held = grant(script, user=on.cluster.user, uid=0, gid=0)
+    held = grant_of(script, user=on.cluster.user, uid=0, gid=0)
     return dry.dry_run(script, held, str(home / "work"), given, home=str(home), user=on.cluster.user)
 
 
@@ -220,7 +220,7 @@ def really(
         text = file.read_bytes().decode("utf-8", "surrogateescape").replace(str(on.place), str(PLACE))
         file.unlink()
         spool = rf"{on.cluster.home.parents[1]}/spool/\w+/job\d+"  # where Slurm's copy of the script is
-        start = read(re.sub(spool, stand_ins.SCRIPT.rpartition("/")[0], truth.named(text, on.cluster)))
+        start = read_record(re.sub(spool, stand_ins.SCRIPT.rpartition("/")[0], truth.named(text, on.cluster)))
         if start is None or start.environment.get("SLURM_ARRAY_TASK_ID", first) != first:
             continue
         starts.append(start)

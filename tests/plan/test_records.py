@@ -12,7 +12,7 @@ from sbatchgen.jobs.outputs.json_document import document
 from sbatchgen.lab.plan import listing
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.plan_output import plan_output
-from sbatchgen.lab.plan.started import StartRecord, read, steps
+from sbatchgen.lab.plan.started import StartRecord, read_record, steps
 from sbatchgen.lab.plan.step_placement import placements
 from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.started.judge_started import check_started
@@ -74,12 +74,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
 def test_a_forged_record_fails_no_plan(done: DryRun, seed: int) -> None:
     source = random.Random(seed)  # noqa: S311
     texts = [text_of(start) for start in done.starts]
-    assert [read(text) for text in texts] == [*done.starts]
+    assert [read_record(text) for text in texts] == [*done.starts]
     for number in range(ROUNDS):
         forged = [mutated(text, source) if source.random() < 0.5 else text for text in texts]
-        starts = tuple(start for text in forged if (start := read(text)))
+        starts = tuple(start for text in forged if (start := read_record(text)))
         of = replace(done, starts=starts, steps=tuple(steps(starts, done.grant, done.batch)))
-        placements(starts, done.grant, done.script.release, cpus_known=bool(number % 2))
+        placements(starts, done.grant, done.script.release, knows_cpus=bool(number % 2))
         every = check_started(replace(of, failing=of))
         assert listing.as_text(of)
         assert listing.as_text(of, process=1)

@@ -23,7 +23,7 @@ from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review import layout, node_share
-from sbatchgen.lab.plan.batch_job import grant
+from sbatchgen.lab.plan.batch_job import grant_of
 from tests.cluster import fixtures
 from tests.cluster.slurm import Cluster
 from tests.scripts import errors, resolved
@@ -348,7 +348,7 @@ def test_lint_and_plan_know_which_gpus_slurm_splits(
             asked.splits_gpus(part.gpus_by_kind(asked.gpus or ()), whole_nodes=part.exclusive)
             for part in parts
         )
-        planned = grant(script, user="alice", uid=1, gid=1)
+        planned = grant_of(script, user="alice", uid=1, gid=1)
         of_steps = {
             name: int(count)
             for line in (unequal.home / f"jobs/{jobs[options]}").read_text().splitlines()

@@ -11,14 +11,16 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.script.resource_request import UNLIMITED, Amounts, ResourceRequest, split_among_nodes
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts, node_list
+from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts_text, node_list
 
 JOB_ID = 1000001
 START_TIME = 1_700_000_000  # seconds since 1970 at which the job starts
-_MOST_NODES, _MOST_TASKS, _MOST_GPUS = 1024, 1 << 17, 1024  # nodes; tasks; GPUs of a node
+_MAX_NODES = 1024
+_MAX_TASKS = 1 << 17
+_MAX_GPUS = 1024  # GPUs of a node
 _ZERO_VARIABLES = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
-_TIMES_RELEASE = "23.02"  # from this release on, Slurm sets SLURM_JOB_START_TIME and other variables
-_SPREADING_RELEASE = "24.05"  # from this release on, SLURM_TASKS_PER_NODE counts the tasks that a job has
+_START_TIME_RELEASE = "23.02"  # from this release on, Slurm sets SLURM_JOB_START_TIME and other variables
+_TASK_COUNT_RELEASE = "24.05"  # from this release on, SLURM_TASKS_PER_NODE counts the tasks that a job has
 
 
 @frozen(kw_only=True)
@@ -34,7 +36,7 @@ class Grant:
     environment: dict[str, str]  # the variables of the batch script, on the first node
 
 
-def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
+def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int, gid: int) -> Grant:
     """Return the resources that Slurm would give a script, on nodes that do not exist.
 
     `nodes` replaces the number of --nodes. The batch script runs as `user` with the numbers `uid` and `gid`.
@@ -42,61 +44,68 @@ def grant(script: JobScript, *, nodes: int | None = None, user: str, uid: int, g
     Raises:
         DocumentError: The script asks for more than a plan can show.
     """
-    asked = script.resources
-    wanted = nodes or asked.nodes
-    is_scaled = bool(nodes and asked.ntasks_per_node)
-    count = max(wanted if is_scaled else min(wanted, asked.ntasks or wanted), 1)  # each node has a task
-    _refuse_above("nodes", count, _MOST_NODES)
-    width = len(str(count))
-    names = tuple(f"node{number:0{width}}" for number in range(1, count + 1))
-    per_task = asked.cpus_per_task or 1
-    total = None if is_scaled else asked.ntasks
-    tasks: tuple[int, ...] | None = (asked.ntasks_per_node,) * count if asked.ntasks_per_node else None
+    resources = script.resources
+    count = nodes or resources.nodes
+    is_scaled = bool(nodes and resources.ntasks_per_node)  # then the number of tasks follows from `nodes`
+    if not is_scaled:
+        count = min(count, resources.ntasks or count)  # each node has a task
+    count = max(count, 1)
+    _refuse_above("nodes", count, _MAX_NODES)
+    digits = len(str(count))
+    names = tuple(f"node{number:0{digits}}" for number in range(1, count + 1))
+    per_task = resources.cpus_per_task or 1
+    total = None if is_scaled else resources.ntasks
+    per_node = resources.ntasks_per_node
+    tasks: tuple[int, ...] | None = (per_node,) * count if per_node else None
     if total:
         tasks = _tasks_of_nodes(script, total, count)
     asked_gpus = _gpus_of_nodes(script, count, tasks)
     node_gpus = max(_node_counts(script, "gpus_per_node"))
     gpus = tuple(max(number, node_gpus) for number in asked_gpus) if script.has_nodes_alone else asked_gpus
-    _refuse_above("GPUs on a node", max(gpus), _MOST_GPUS)
-    if (per_gpu := asked.ntasks_per_gpu) and tasks is None:
+    _refuse_above("GPUs on a node", max(gpus), _MAX_GPUS)
+    if (per_gpu := resources.ntasks_per_gpu) and tasks is None:
         tasks = tuple(per_gpu * number for number in gpus)
         total = sum(tasks)
-    room = tuple(_cpus_of_node(asked, script, number) for number in gpus)
-    if asked.cpus_per_gpu and script.release >= _TIMES_RELEASE:
-        room = (max(room),) * count  # on 26.05 all nodes get the CPUs of the node with the most GPUs
+    least_cpus = tuple(_least_cpus(resources, script, number) for number in gpus)
+    if resources.cpus_per_gpu and script.release >= _START_TIME_RELEASE:
+        least_cpus = (max(least_cpus),) * count  # all nodes get the CPUs of the node with the most GPUs
     if tasks is None:
-        cpus = tuple(max(number, per_task) for number in room)
+        cpus = tuple(max(number, per_task) for number in least_cpus)
         tasks = tuple(number // per_task for number in cpus)
     else:
         # Slurm gives each node the CPUs for this number of tasks, even if the node runs fewer tasks.
-        least = (asked.ntasks_per_node or 1) if count > 1 else 1
-        cpus = tuple(max(has, max(number, least) * per_task) for has, number in zip(room, tasks, strict=True))
-    _refuse_above("tasks", sum(tasks), _MOST_TASKS)
-    held = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=asked_gpus, environment={})
-    variables = _job_variables(script, held, user, uid, gid)
-    variables |= _task_variables(asked, total or sum(tasks), script.release)
-    return replace(held, environment=variables | _gpu_variables(asked, gpus[0]) | _array_variables(script))
+        least_tasks = (per_node or 1) if count > 1 else 1
+        task_cpus = [max(number, least_tasks) * per_task for number in tasks]
+        cpus = tuple(map(max, least_cpus, task_cpus))
+    _refuse_above("tasks", sum(tasks), _MAX_TASKS)
+    grant = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=asked_gpus, environment={})
+    variables = _job_variables(script, grant, user, uid, gid)
+    variables |= _task_variables(resources, total or sum(tasks), script.release)
+    variables |= _gpu_variables(resources, gpus[0]) | _array_variables(script)
+    return replace(grant, environment=variables)
 
 
 def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
     """Return the number of tasks on each node of a job with `total` tasks, as if all nodes were idle."""
-    asked = script.resources
-    if asked.ntasks_per_node or script.has_nodes_alone:
+    resources = script.resources
+    if resources.ntasks_per_node or script.has_nodes_alone:
         share, rest = divmod(total, nodes)
         return tuple(share + (number < rest) for number in range(nodes))
-    room = min(filter(None, _node_counts(script, "cpus_per_node")), default=0) // (asked.cpus_per_task or 1)
-    return split_among_nodes(total, nodes, room or None)
+    # With several partitions, Slurm may start the job on their smallest nodes.
+    cpus = min(filter(None, _node_counts(script, "cpus_per_node")), default=0)
+    most_tasks = cpus // (resources.cpus_per_task or 1)
+    return split_among_nodes(total, nodes, most_tasks or None)
 
 
 def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the GPUs that a job asks for on each node. Slurm may split a total; idle nodes are assumed."""
-    asked, node_gpus = script.resources, max(_node_counts(script, "gpus_per_node"))
-    total, per_task = asked.gpus_in_all, sum(count for _, count in asked.gpus_per_task or ())
-    if asked.gpu_option == "gpus-per-task" and per_task and tasks:
+    """Return the GPUs that a job asks for on each node, as if all nodes were idle."""
+    resources, node_gpus = script.resources, max(_node_counts(script, "gpus_per_node"))
+    total, per_task = resources.gpus_in_all, sum(count for _, count in resources.gpus_per_task or ())
+    if resources.gpu_option == "gpus-per-task" and per_task and tasks:
         return tuple(per_task * number for number in tasks)
-    if asked.gpu_option != "gpus" or asked.gpus_per_node:
-        return (asked.gpu_count,) * nodes
-    if asked.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_nodes_alone):
+    if resources.gpu_option != "gpus" or resources.gpus_per_node:
+        return (resources.gpu_count,) * nodes
+    if resources.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_nodes_alone):
         return split_among_nodes(total, nodes, node_gpus or None)
     return (max(total // nodes, 1),) * nodes
 
@@ -107,54 +116,54 @@ def _refuse_above(unit: str, number: int, limit: int) -> None:
 
 
 def _node_counts(script: JobScript, key: str) -> list[int]:
-    """Return the values of a key such as cpus_per_node, for each partition of the script, and 0."""
+    """Return 0, and the value of a key such as cpus_per_node in each partition of the script."""
     return [0, *(int(getattr(partition, key) or 0) for partition in script.partitions.values())]
 
 
-def _cpus_of_node(asked: ResourceRequest, script: JobScript, gpus: int) -> int:
-    """Return the CPUs that a job gets on a node apart from those of its tasks, at least 1."""
+def _least_cpus(resources: ResourceRequest, script: JobScript, gpus: int) -> int:
+    """Return the CPUs that a job gets on a node with `gpus` GPUs, however few tasks run there."""
     if script.has_nodes_alone:
         return max(1, *_node_counts(script, "cpus_per_node"))
-    return asked.cpus_per_gpu * gpus if asked.cpus_per_gpu else 1
+    return resources.cpus_per_gpu * gpus if resources.cpus_per_gpu else 1
 
 
-def _job_variables(script: JobScript, held: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
-    asked = script.resources
-    per_node = asked.ntasks_per_node if script.release < _SPREADING_RELEASE else None
+def _job_variables(script: JobScript, grant: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
+    resources = script.resources
+    per_node = resources.ntasks_per_node if script.release < _TASK_COUNT_RELEASE else None
     variables = {
         "ENVIRONMENT": "BATCH",
-        **dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), held.nodes[0]),
+        **dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), grant.nodes[0]),
         **dict.fromkeys(_ZERO_VARIABLES, "0"),
         **dict.fromkeys(("SLURM_JOB_ID", "SLURM_JOBID"), str(JOB_ID)),
-        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(held.nodes))),
-        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list([*held.nodes], [*held.nodes])),
+        **dict.fromkeys(("SLURM_JOB_NUM_NODES", "SLURM_NNODES"), str(len(grant.nodes))),
+        **dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), node_list([*grant.nodes], [*grant.nodes])),
         "SLURM_CLUSTER_NAME": str(script.profile.name) if script.knows_cluster else "cluster",
         "SLURM_CONF": "/etc/slurm/slurm.conf",
-        "SLURM_CPUS_ON_NODE": str(held.cpus[0]),
-        "SLURM_JOB_CPUS_PER_NODE": counts(held.cpus),
+        "SLURM_CPUS_ON_NODE": str(grant.cpus[0]),
+        "SLURM_JOB_CPUS_PER_NODE": counts_text(grant.cpus),
         "SLURM_JOB_GID": str(gid),
         "SLURM_JOB_NAME": script.option("job-name") or script.file.rpartition("/")[2],
-        "SLURM_JOB_PARTITION": next(iter(asked.partitions), "partition"),
+        "SLURM_JOB_PARTITION": next(iter(resources.partitions), "partition"),
         "SLURM_JOB_UID": str(uid),
         "SLURM_JOB_USER": user,
         "SLURM_SUBMIT_HOST": "login",
-        "SLURM_TASKS_PER_NODE": counts((per_node,) * len(held.nodes) if per_node else held.tasks),
+        "SLURM_TASKS_PER_NODE": counts_text((per_node,) * len(grant.nodes) if per_node else grant.tasks),
         "SLURM_TASK_PID": "2",
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
     variables |= _option_variables(script)
-    if script.release < _TIMES_RELEASE:
+    if script.release < _START_TIME_RELEASE:
         return variables | {"SLURM_NODE_ALIASES": "(null)"}
-    seconds = asked.time if asked.time and asked.time != UNLIMITED else 365 * 24 * 3600
-    later = {"SLURM_JOB_START_TIME": str(START_TIME), "SLURM_JOB_END_TIME": str(START_TIME + seconds)}
-    later |= {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
-    return variables | later
+    seconds = resources.time if resources.time and resources.time != UNLIMITED else 365 * 24 * 3600
+    variables |= {"SLURM_JOB_START_TIME": str(START_TIME), "SLURM_JOB_END_TIME": str(START_TIME + seconds)}
+    # -5 is Slurm's number for the batch script among the steps.
+    return variables | {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
 
 
 def _option_variables(script: JobScript) -> dict[str, str]:
     """Return the variables that Slurm sets only for some options of a job."""
-    asked, variables = script.resources, dict[str, str]()
+    resources, variables = script.resources, dict[str, str]()
     if script.option("export").upper() == "NONE":
         variables |= {"SLURM_EXPORT_ENV": "NONE", "SLURM_GET_USER_ENV": "1"}
     if order := script.option("distribution"):
@@ -165,40 +174,41 @@ def _option_variables(script: JobScript) -> dict[str, str]:
         if value := script.option(option):
             name = "CONSTRAINTS" if option == "constraint" else option.upper()
             variables[f"SLURM_JOB_{name}"] = value
-    for part, amount in (("NODE", asked.mem), ("CPU", asked.mem_per_cpu), ("GPU", asked.mem_per_gpu)):
+    memory = {"NODE": resources.mem, "CPU": resources.mem_per_cpu, "GPU": resources.mem_per_gpu}
+    for unit, amount in memory.items():
         if amount:  # 0 stands for all memory of a node
-            variables[f"SLURM_MEM_PER_{part}"] = str(amount)
+            variables[f"SLURM_MEM_PER_{unit}"] = str(amount)
     return variables
 
 
-def _task_variables(asked: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
+def _task_variables(resources: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
     variables: dict[str, str] = {}
-    if per_gpu := asked.ntasks_per_gpu:
+    if per_gpu := resources.ntasks_per_gpu:
         variables["SLURM_NTASKS_PER_GPU"] = str(per_gpu)
-    if asked.ntasks or asked.ntasks_per_node or per_gpu:
+    if resources.ntasks or resources.ntasks_per_node or per_gpu:
         variables |= {"SLURM_NTASKS": str(tasks), "SLURM_NPROCS": str(tasks)}
-    if asked.ntasks_per_node:
-        variables["SLURM_NTASKS_PER_NODE"] = str(asked.ntasks_per_node)
-    if asked.cpus_per_task:
-        variables["SLURM_CPUS_PER_TASK"] = str(asked.cpus_per_task)
+    if resources.ntasks_per_node:
+        variables["SLURM_NTASKS_PER_NODE"] = str(resources.ntasks_per_node)
+    if resources.cpus_per_task:
+        variables["SLURM_CPUS_PER_TASK"] = str(resources.cpus_per_task)
         if release >= "24.11":
-            variables["SLURM_TRES_PER_TASK"] = f"cpu={asked.cpus_per_task}"
-    if release < "23.11" and asked.gpus_per_task:
-        variables["SLURM_GPUS_PER_TASK"] = _amounts_text(asked.gpus_per_task)
-    if asked.cpus_per_gpu:
-        variables["SLURM_CPUS_PER_GPU"] = str(asked.cpus_per_gpu)
+            variables["SLURM_TRES_PER_TASK"] = f"cpu={resources.cpus_per_task}"
+    if release < "23.11" and resources.gpus_per_task:
+        variables["SLURM_GPUS_PER_TASK"] = _amounts_text(resources.gpus_per_task)
+    if resources.cpus_per_gpu:
+        variables["SLURM_CPUS_PER_GPU"] = str(resources.cpus_per_gpu)
     return variables
 
 
-def _gpu_variables(asked: ResourceRequest, gpus: int) -> dict[str, str]:
+def _gpu_variables(resources: ResourceRequest, gpus: int) -> dict[str, str]:
     if not gpus:
         return {}
     numbers = ",".join(map(str, range(gpus)))
     variables = dict.fromkeys((*GPU_VARIABLES, "SLURM_JOB_GPUS"), numbers) | {"SLURM_GPUS_ON_NODE": str(gpus)}
-    if asked.gpus_per_node:
-        variables["SLURM_GPUS_PER_NODE"] = _amounts_text(asked.gpus_per_node)
-    if asked.gpus:
-        variables["SLURM_GPUS"] = _amounts_text(asked.gpus)
+    if resources.gpus_per_node:
+        variables["SLURM_GPUS_PER_NODE"] = _amounts_text(resources.gpus_per_node)
+    if resources.gpus:
+        variables["SLURM_GPUS"] = _amounts_text(resources.gpus)
     return variables
 
 
@@ -218,4 +228,5 @@ def _array_variables(script: JobScript) -> dict[str, str]:
 
 
 def _amounts_text(amounts: Amounts) -> str:
+    """Return amounts as Slurm writes them, such as a100:2 or 2."""
     return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in amounts)

@@ -17,54 +17,64 @@ from typing import Literal, NamedTuple
 from sbatchgen.base.files import OTHERS_WRITE
 from sbatchgen.base.machine.trust import other_writer
 
-_MAX_ENTRIES, _MAX_BYTES = 2000, 64 << 10  # entries of a folder, and bytes of a file, that are copied
+_MAX_ENTRIES = 2000  # entries of a folder that are copied
+_MAX_BYTES = 64 << 10  # bytes of a file that is copied
 _MAX_FILES = 500_000  # files of a folder that is shown without a layer
 
 
-def to_copy(descriptor: int, *, by_user: bool) -> Literal["all", "some", "none"]:
-    """Return how much of an open folder needs a copy, because a layer can't change its files.
+def part_to_copy(descriptor: int, *, by_user: bool) -> Literal["all", "some", "none"]:
+    """Return which files of an open folder need a copy, because a layer can't change them.
 
-    `by_user`: the user chose the folder. Then files of a group count, although another user owns the folder.
+    `by_user`: the user chose the folder, which may then belong to another user of the same group.
     """
     status = os.stat(descriptor)
     if not by_user and status.st_uid != os.getuid():
         return "none"
-    if not _is_known(status):
+    if not _has_known_owner(status):
         return "all"
-    return "some" if any(not _is_known(inner) for _, _, inner, _ in _entries(descriptor)) else "none"
+    entries = _entries(descriptor)
+    return "some" if any(not _has_known_owner(entry.status) for entry in entries) else "none"
 
 
-def copy(descriptor: int, to: str, *, some: bool) -> None:
+def copy(descriptor: int, to: str, *, only_unknown: bool) -> None:
     """Copy the folders and small files of an open folder into `to`.
 
-    `some`: only files that a layer can't change.
+    `only_unknown`: copy only files whose owner or group the sandbox does not know.
     """
     root, made = _root(descriptor), {""}
-    for place, name, status, at in _entries(descriptor):
+    for entry in _entries(descriptor):
+        name, folder = entry.name, entry.folder
         with suppress(OSError):
-            if some and _is_known(status):
+            if only_unknown and _has_known_owner(entry.status):
                 continue
-            if not stat.S_ISDIR(status.st_mode):
-                _make_folders(root, place, to, made)
-                _copy_file(name, at, f"{to}{place}/{name}")
-            elif os.access(name, os.R_OK | os.X_OK, dir_fd=at):
-                _make_folders(root, f"{place}/{name}", to, made)
+            if not stat.S_ISDIR(entry.status.st_mode):
+                _make_folders(root, folder, to, made)
+                _copy_file(name, entry.folder_descriptor, f"{to}{folder}/{name}")
+            elif os.access(name, os.R_OK | os.X_OK, dir_fd=entry.folder_descriptor):
+                _make_folders(root, f"{folder}/{name}", to, made)
 
 
-def _is_known(status: os.stat_result) -> bool:
+def _has_known_owner(status: os.stat_result) -> bool:
     """Return whether a sandbox knows the owner and the group of a file."""
     return (status.st_uid, status.st_gid) == (os.getuid(), os.getegid())
 
 
 def _root(descriptor: int) -> str:
-    return f"/proc/self/fd/{descriptor}/."  # without /. os.fwalk would not follow the link
+    """Return a path of an open folder for os.fwalk, which would not follow the link without "/."."""
+    return f"/proc/self/fd/{descriptor}/."
 
 
-def _entries(descriptor: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
-    """Yield each entry below an open folder: the path of its folder, its name, its status, and its folder.
+class _Entry(NamedTuple):
+    """An entry below an open folder."""
 
-    The last value is a descriptor of the folder that the entry is in.
-    """
+    folder: str  # the path of its folder below the open folder; "" for the open folder itself
+    name: str
+    status: os.stat_result
+    folder_descriptor: int  # open until the entries of the next folder
+
+
+def _entries(descriptor: int) -> Iterator[_Entry]:
+    """Yield the entries below an open folder."""
     root, remaining = _root(descriptor), _MAX_ENTRIES
     for folder, folders, names, at in os.fwalk(root):
         remaining -= len(folders) + len(names)
@@ -72,7 +82,8 @@ def _entries(descriptor: int) -> Iterator[tuple[str, str, os.stat_result, int]]:
             break
         for name in (*folders, *names):
             with suppress(OSError):
-                yield folder[len(root) :], name, os.stat(name, dir_fd=at, follow_symlinks=False), at
+                status = os.stat(name, dir_fd=at, follow_symlinks=False)
+                yield _Entry(folder[len(root) :], name, status, at)
 
 
 def _make_folders(root: str, path: str, to: str, made: set[str]) -> None:
@@ -86,14 +97,14 @@ def _make_folders(root: str, path: str, to: str, made: set[str]) -> None:
         os.mkdir(to + path, os.stat(root + path).st_mode & 0o777 | 0o700)
 
 
-# By path: the text and the mode of a file; the target of a link; None for a folder.
+# By path: the content and the mode of a file; the target of a link; None for a folder.
 Files = dict[str, tuple[bytes, int] | str | None]
 
 
 class CopiedPart(NamedTuple):
     """The contents of a folder, without the contents of its folders."""
 
-    files: Files  # the folder, its links and its small files, by path
+    files: Files  # the folder, its links and its small files
     folders: list[str]  # the names of the folders in it
     large: int  # the number of larger files, which are not copied
 
@@ -111,8 +122,8 @@ def copied_part(descriptor: int, path: str) -> CopiedPart:
                         files[f"{path}/{entry.name}"] = os.readlink(entry.name, dir_fd=at)
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(entry.name)
-                    elif (data := _small(entry.name, at)) is not None:
-                        files[f"{path}/{entry.name}"] = data
+                    elif (small := _small_file(entry.name, at)) is not None:
+                        files[f"{path}/{entry.name}"] = small
                     else:
                         large += entry.is_file(follow_symlinks=False)
     finally:
@@ -120,7 +131,7 @@ def copied_part(descriptor: int, path: str) -> CopiedPart:
     return CopiedPart(files, sorted(folders), large)
 
 
-def copied_parts(descriptor: int, path: str, without: Container[str]) -> tuple[Files, int]:
+def copied_tree(descriptor: int, path: str, without: Container[str]) -> tuple[Files, int]:
     """Return the contents of an open folder and of the folders below it, and the number of files not copied.
 
     Folders with a path in `without` are not copied, and not counted.
@@ -130,7 +141,7 @@ def copied_parts(descriptor: int, path: str, without: Container[str]) -> tuple[F
     while todo:
         at, place = todo.pop()
         try:
-            part = copied_part(at, place) if remaining > 0 else CopiedPart({}, [], 1)
+            part = copied_part(at, place) if remaining > 0 else CopiedPart({}, [], large=1)
             remaining -= len(part.files) + len(part.folders)
             files |= part.files
             large += part.large
@@ -151,10 +162,10 @@ def folder_in(descriptor: int, name: str) -> int:
 
 
 def danger(descriptor: int) -> str:
-    """Return why a folder can't be shown without a layer; "" if it can be.
+    """Return why a folder can't be shown without a layer; "" for a safe folder.
 
-    Through a socket or a pipe a program reaches another program. A user who can write the folder can make a
-    socket or a pipe in it.
+    Through a socket or a pipe, a script could reach programs outside the sandbox. Another user who can write
+    the folder can make a socket or a pipe in it at any time.
     """
     count, root = 0, f"/proc/self/fd/{descriptor}/."
     for folder, folders, names, at in os.fwalk(root):
@@ -174,8 +185,8 @@ def danger(descriptor: int) -> str:
     return ""
 
 
-def _small(name: str, at: int) -> tuple[bytes, int] | None:
-    """Return the text and the mode of a small file; None for anything else."""
+def _small_file(name: str, at: int) -> tuple[bytes, int] | None:
+    """Return the content and the mode of a small file in the open folder `at`; None for anything else."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -185,6 +196,7 @@ def _small(name: str, at: int) -> tuple[bytes, int] | None:
 
 
 def _copy_file(name: str, at: int, to: str) -> None:
+    """Copy a small file of the open folder `at` to the path `to`, with its mode and times."""
     descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=at)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.texts import EnvName
+from sbatchgen.check.bash import Body
 from sbatchgen.check.cluster_facts import KnownCluster
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan import installed
@@ -43,38 +44,39 @@ from sbatchgen.lab.plan.stand_ins import (
     SCRIPT,
     SPOOL,
     box_of,
-    covering,
     facts_of_steps,
     knows_cpus,
-    laid_over,
-    layers_with,
+    layers_over,
+    with_covered_programs,
+    with_system_layers,
 )
-from sbatchgen.lab.plan.started import StartRecord, Step, read, steps
+from sbatchgen.lab.plan.started import StartRecord, Step, read_record, steps
 from sbatchgen.lab.plan.step_placement import placements
 from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.plan.visible_folders import VisibleFolders, path_of, visible_folders
 from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
 
-_RUNS = 12  # runs of a script at most
+_MAX_RUNS = 12  # runs of a script
 # Steps that a plan shows of a script that reached its limit. Few scripts without a loop have more.
 SHOWN_STEPS = 30
 # The limits of a run count processes and commands, not seconds. So a slow machine gives the same plan, but
 # needs more time.
 PROCESSES = 1000  # processes that all runs together may start
 STARTS_PER_RUN = 400  # processes that a single run may start, so that another run can follow
-COMMANDS = 20_000  # commands of bash that a run follows
-MAX_SECONDS = 300.0  # seconds that all runs may take
+COMMANDS = 20_000  # commands of bash that a run may run
+MAX_SECONDS = 300.0  # seconds that all runs together may take
 _STILL_CPU_S = 2.5  # seconds of CPU time without a new program, after which a run is ended
 _IDLE_S = 1.5  # seconds without any computing, after which a run is ended
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_FEW_LEFT = 50  # processes that are too few for another run
-_MACHINE_VARIABLES = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))
-# Variables that modules set.
+_TOO_FEW_PROCESSES = 50  # if fewer processes remain, no other run starts
+_MACHINE_VARIABLES = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))  # that bash itself sets
+# Variables that modules and environments set, such as CUDA_HOME. A user does not have to give them.
 _SOFTWARE_VARIABLE = re.compile(r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)")
-_PROGRAMS_FUNCTION = "\nrun_programs() {\n"  # of programs.sh.j2; a plan has all programs ready at once
+# Only scripts of jobs with several programs have this function, from programs.sh.j2.
+_PROGRAMS_FUNCTION = "\nrun_programs() {\n"
 _PRELUDE_MESSAGE = ": readonly function"  # bash's message if a script replaces a function of prelude.sh
 _NO_PATHS = ("arguments", "variable")  # kinds of needs whose names are not paths
-_POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")
+_POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")  # names such as 1 and @, of arguments of the script
 
 
 class RunBudget(NamedTuple):
@@ -86,7 +88,7 @@ class RunBudget(NamedTuple):
     @property
     def is_used_up(self) -> bool:
         """Whether no other run may start."""
-        return self.processes < _FEW_LEFT or self.seconds < 0.1
+        return self.processes < _TOO_FEW_PROCESSES or self.seconds < 0.1
 
     def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
@@ -170,10 +172,10 @@ def dry_run(
     home: str,
     user: str,
     see: Sequence[str] = (),
-    most_runs: int = _RUNS,
+    max_runs: int = _MAX_RUNS,
     budget: RunBudget | None = None,
 ) -> DryRun:
-    """Run a script at most `most_runs` times on nodes that do not exist, as if submitted in `folder`.
+    """Run a script at most `max_runs` times on nodes that do not exist, as if submitted in `folder`.
 
     The folder `home` is empty in the sandbox. The script sees its own folder and the folders in `see`.
     `budget` bounds all runs together.
@@ -181,7 +183,7 @@ def dry_run(
     Raises:
         NoSandboxError: This machine allows no sandbox.
     """
-    base = {
+    environment = {
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
         "PATH": f"{BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
@@ -189,13 +191,13 @@ def dry_run(
     box = box_of(script, grant, home=home, workdir=workdir)
     inputs = _with_stand_ins(inputs, _missing_log_folders(script, workdir))
     with ExitStack() as copies:
-        box = box._replace(laid=laid_over(box.over, copies))
+        box = box._replace(laid=layers_over(box.over, copies))
         unchecked = (sys.base_prefix, *see)  # this Python runs the first process of the sandbox
         visible = visible_folders(
             script.text, workdir, [folder], copies, home=home, user=user, unchecked=unchecked
         )
         first = _Attempt(box, visible, inputs, {}, budget or RunBudget())
-        return _run_until_complete(script, grant, base | grant.environment, first, most_runs)
+        return _run_until_complete(script, grant, environment | grant.environment, first, max_runs)
 
 
 class _Attempt(NamedTuple):
@@ -204,34 +206,38 @@ class _Attempt(NamedTuple):
     box: Box
     visible: VisibleFolders
     inputs: DryRunInputs
-    needed: Mapping[tuple[str, str], Need]  # needs for which the run has stand-ins
+    needed: Mapping[tuple[str, str], Need]  # by kind and name: needs for which the run has stand-ins
     budget: RunBudget
 
 
 def _run_until_complete(
-    script: JobScript, grant: Grant, batch: Mapping[str, str], first: _Attempt, most_runs: int
+    script: JobScript, grant: Grant, batch: Mapping[str, str], first: _Attempt, max_runs: int
 ) -> DryRun:
-    """Run a script until it lacks nothing; then run it with its steps on the nodes that Slurm chooses."""
-    places = [place for folder in first.visible.by_user for place in installed.bin_folders(folder)]
-    foreseen = _foreseen(script, first.inputs, first.box.folder) if most_runs > 1 else {}
+    """Run a script until it lacks nothing, and then once more with its steps on the nodes that Slurm chooses.
+
+    The last run is left out if each step gets the first nodes of the job, as in the runs before.
+    """
+    bin_folders = [path for folder in first.visible.by_user for path in installed.bin_folders(folder)]
+    foreseen = _foreseen_needs(script, first.inputs, first.box.folder) if max_runs > 1 else {}
     attempt = first._replace(
-        box=covering(first.box, first.visible, first.visible.text, places),
+        box=with_covered_programs(first.box, first.visible, first.visible.text, bin_folders),
         inputs=_with_stand_ins(first.inputs, foreseen.values()),
         needed=foreseen,
     )
-    for number in range(1, most_runs + 1):
+    for number in range(1, max_runs + 1):
         done = _run_once(script, grant, batch, attempt)
-        box = covering(attempt.box, attempt.visible, done.ended.files.get("trace", ""))
-        if box != attempt.box and number < most_runs:
+        box = with_covered_programs(attempt.box, attempt.visible, done.ended.files.get("trace", ""))
+        if box != attempt.box and number < max_runs:
             attempt = attempt._replace(box=box)  # a program of an environment ran in place of its stand-in
             continue
         attempt = attempt._replace(budget=attempt.budget.after(done.ended))
-        if done.ended.limit not in ("", "time") or number == most_runs or attempt.budget.is_used_up:
+        # After the limit of time, a stand-in may end the loop that waits for a missing file.
+        if done.ended.limit not in ("", "time") or number == max_runs or attempt.budget.is_used_up:
             break
         if (following := _next_attempt(attempt, done)) is None:
             break
         attempt = following
-    placed = placements(done.starts, grant, script.release, cpus_known=knows_cpus(script))
+    placed = placements(done.starts, grant, script.release, knows_cpus=knows_cpus(script))
     if placed and not (done.ended.limit or attempt.budget.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
         files = {**attempt.box.files, f"{PLACE}/job": (job, 0o644)}
@@ -243,7 +249,7 @@ def _run_until_complete(
     return replace(done, needed=needs, inputs=attempt.inputs, runs=number, budget=attempt.budget)
 
 
-def _foreseen(script: JobScript, inputs: DryRunInputs, folder: str) -> dict[tuple[str, str], Need]:
+def _foreseen_needs(script: JobScript, inputs: DryRunInputs, folder: str) -> dict[tuple[str, str], Need]:
     """Return the needs that the text of a script shows, and that neither the user nor this machine meets."""
     return {
         need[:2]: need
@@ -254,43 +260,45 @@ def _foreseen(script: JobScript, inputs: DryRunInputs, folder: str) -> dict[tupl
 
 def _next_attempt(attempt: _Attempt, done: DryRun) -> _Attempt | None:
     """Return the next attempt, with the things that the last run lacked; None if the run lacked nothing."""
-    shown = first_needs(_lacked(done, attempt.inputs))
-    lacked = {key: need for key, need in shown.items() if key not in attempt.needed}
-    if not lacked:
+    needs = first_needs(_needs_of_run(done, attempt.inputs))
+    new = {key: need for key, need in needs.items() if key not in attempt.needed}
+    if not new:
         return None
-    paths = [_absolute(name, attempt.box.folder) for kind, name in lacked if kind not in _NO_PATHS]
+    paths = [_absolute(name, attempt.box.folder) for kind, name in new if kind not in _NO_PATHS]
     visible = attempt.visible.with_paths(paths)
-    if visible != attempt.visible:  # this machine has some of these paths
-        lacked = {key: need for key, need in lacked.items() if key[0] in _NO_PATHS or not path_of(key[1])}
-    inputs = _with_stand_ins(attempt.inputs, lacked.values())
-    return attempt._replace(visible=visible, needed={**attempt.needed, **lacked}, inputs=inputs)
+    if visible != attempt.visible:  # this machine has some of these paths, so they need no stand-ins
+        new = {key: need for key, need in new.items() if need.kind in _NO_PATHS or not path_of(need.name)}
+    inputs = _with_stand_ins(attempt.inputs, new.values())
+    return attempt._replace(visible=visible, needed={**attempt.needed, **new}, inputs=inputs)
 
 
 def _used_needs(attempt: _Attempt, done: DryRun, foreseen: Iterable[tuple[str, str]]) -> Iterable[Need]:
-    """Return the needs of a script, without files that are here.
+    """Return the needs of a script that this machine does not meet, and that the last run used.
 
-    A need that only the script's text shows counts if a command used it: `foreseen` has the keys of these
-    needs.
+    `foreseen` has the keys of needs that only the script's text shows. Such a need counts if a command of
+    the run has the name of its file.
     """
-    needed = {
-        key: need  # without paths that only the sandbox hides
-        for key, need in attempt.needed.items()
-        if key[0] in _NO_PATHS or not path_of(_absolute(key[1], attempt.box.folder))
-    }
-    ran = {entry.line for entry in done.trace}
-    spans = [range(command.line, command.end_line + 1) for command in done.script.body.commands]
-    reached = {line for span in spans if not ran.isdisjoint(span) for line in span}
+    traced = {entry.line for entry in done.trace}
     commands_run = "\n".join(entry.command for entry in done.trace)
     unused = {key for key in foreseen if f"/{Path(key[1]).name}" not in commands_run}
-    needed = {key: need for key, need in needed.items() if key not in unused}
-    for need in unset(done, attempt.inputs) if done.steps else ():
-        if need.line in reached | ran:
+    needed = {
+        key: need
+        for key, need in attempt.needed.items()
+        if key not in unused
+        # The sandbox hides some paths that this machine has.
+        and (need.kind in _NO_PATHS or not path_of(_absolute(need.name, attempt.box.folder)))
+    }
+    # A command of several lines has only one of them in the trace.
+    spans = [range(command.line, command.end_line + 1) for command in done.script.body.commands]
+    reached = {line for span in spans if not traced.isdisjoint(span) for line in span}
+    for need in unset_needs(done, attempt.inputs) if done.steps else ():
+        if need.line in reached | traced:
             needed.setdefault(need[:2], need)
     return needed.values()
 
 
 def _missing_log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
-    """Yield the missing folders of --output and --error. Slurm makes them, or does not start the job."""
+    """Yield the missing folders of --output and --error, because Slurm makes them before a job starts."""
     for option in ("output", "error"):
         folder = os.path.dirname(script.option(option))  # noqa: PTH120 - it may be empty
         if folder and not set("%$\\") & set(folder) and not path_of(path := _absolute(folder, workdir)):
@@ -298,15 +306,18 @@ def _missing_log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
 
 
 def _run_once(script: JobScript, grant: Grant, batch: Mapping[str, str], attempt: _Attempt) -> DryRun:
-    """Run a script in the sandbox to its end or to a limit; `batch` is the environment without inputs."""
+    """Run a script in the sandbox to its end or to a limit.
+
+    `batch` is the environment of the batch script without the variables of the inputs.
+    """
     inputs, limits = attempt.inputs, attempt.budget.limits()
     batch = {**batch, **inputs.variables}
     if inputs.status:
         batch["__plan_status"] = str(inputs.status)
     if _PROGRAMS_FUNCTION in script.text:
-        batch["__plan_ready"] = "1"
+        batch["__plan_ready"] = "1"  # prelude.sh takes all programs as ready at once
     elif ")T" in script.text:
-        batch["__plan_tells_time"] = "1"
+        batch["__plan_tells_time"] = "1"  # prelude.sh lets printf '%(...)T' print a fixed time
     folder = attempt.box.folder
     input_files = {_absolute(name.replace("*", "1"), folder): data for name, data in inputs.files.items()}
     files: dict[str, tuple[bytes, int] | str | None] = {}
@@ -316,14 +327,13 @@ def _run_once(script: JobScript, grant: Grant, batch: Mapping[str, str], attempt
     files[f"{PLACE}/clock"] = None
     argv = ["/bin/bash", *flags_of(script), SCRIPT, *inputs.arguments]
     with ExitStack() as layers:
-        laid = layers_with(input_files, attempt.box.laid, layers)
+        laid = with_system_layers(input_files, attempt.box.laid, layers)
         box = attempt.box._replace(files=files, laid=laid, limits=limits)
         ended, not_shown = attempt.visible.run(
             lambda shown: (run(argv, batch, shown.in_box(box)), shown.not_shown)
         )
-    starts = tuple(
-        start for name, text in sorted(ended.files.items()) if name[0].isdigit() and (start := read(text))
-    )
+    records = [text for name, text in sorted(ended.files.items()) if name[0].isdigit()]  # in order
+    starts = tuple(start for text in records if (start := read_record(text)))
     started = tuple(steps(starts, grant, batch))
     return DryRun(
         script=script, grant=grant, steps=started, needed=(), ended=ended, starts=starts, batch=batch,
@@ -332,7 +342,8 @@ def _run_once(script: JobScript, grant: Grant, batch: Mapping[str, str], attempt
 
 
 def flags_of(script: JobScript) -> list[str]:
-    """Return the flags of the first line that decide which commands run: -e and -u, as in -xeu."""
+    """Return the flags in the script's #! line that decide which commands run: -e and -u, as in -xeu."""
+    # A group of letters without o, because the word after -o is the name of an option.
     groups = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[A-Za-np-z]+", flag)]
     return [f"-{letter}" for letter in "eu" if groups and letter in groups[0]]
 
@@ -341,8 +352,11 @@ def _absolute(name: str, folder: str) -> str:
     return os.path.join(folder, name)  # noqa: PTH118 - an absolute name wins
 
 
-def _lacked(done: DryRun, inputs: DryRunInputs) -> list[Need]:
-    """Return the things that a script lacked in a run, as its messages, programs and tests show."""
+def _needs_of_run(done: DryRun, inputs: DryRunInputs) -> list[Need]:
+    """Return the things that a script lacked in a run, by its messages, its programs and its false tests.
+
+    After a failure without such signs, the variables count that no user gave.
+    """
     err = done.ended.files.get("err", "")
     programs = [
         (process.argv[0], process.cwd, step.line)
@@ -355,34 +369,29 @@ def _lacked(done: DryRun, inputs: DryRunInputs) -> list[Need]:
         lacked += false_tests(done.trace, functions_of(done.script.body))
     lacked = [need for need in lacked if need.name not in inputs.files]
     if done.steps and done.ended.status == 0:
-        return lacked
+        return lacked  # the run succeeded, so its other false tests do not matter
     functions = functions_of(done.script.body)
     if not done.ended.limit and (need := false_test(done.trace, functions)):
         lacked.append(need)
-    return lacked or [*unset(done, inputs)] or [*_empty_variables(done, inputs)]
+    return lacked or [*unset_needs(done, inputs)] or [*_empty_variables(done, inputs)]
 
 
-def unset(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
+def unset_needs(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     """Yield the arguments and variables that a script uses and that no user gave."""
     body, err = done.script.body, done.ended.files.get("err", "")
-    parts = [(part.context.function, part.at, part.end) for part in body.commands]
-    parts += [(part.context.function, part.at, part.end) for part in body.sets]
-    functions: dict[str, tuple[int, int]] = {}  # the offsets of each function's start and end
-    for name, at, end in parts:
-        if name:
-            first, last = functions.get(name, (at, end))
-            functions[name] = min(first, at), max(last, end)
-    numbers = [
+    spans = _function_spans(body)
+    positional = [
         use
         for use in body.uses
         if _POSITIONAL.fullmatch(use.name)
-        and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")
-        and not any(at <= use.at < end for at, end in functions.values())
+        and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")  # not ${1:-default}
+        and not any(start <= use.at < end for start, end in spans)  # $1 of a function is no argument
     ]
-    count = max([1, *(int(use.name) for use in numbers if use.name.isdecimal())])
-    if numbers and not inputs.arguments and "set -- " not in done.script.text:
-        yield Need("arguments", str(min(count, 30)), numbers[0].line)
-    if not numbers and not inputs.arguments and not done.steps and (options := done.script.named("getopts")):
+    count = max([1, *(int(use.name) for use in positional if use.name.isdecimal())])
+    if positional and not inputs.arguments and "set -- " not in done.script.text:
+        yield Need("arguments", str(min(count, 30)), positional[0].line)
+    options = done.script.named("getopts")
+    if options and not (positional or inputs.arguments or done.steps):
         yield Need("arguments", "1", options[0].line)
     optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
     text = done.script.text
@@ -395,8 +404,18 @@ def unset(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
             yield Need("variable", match[2], number_of(match[1]))
 
 
+def _function_spans(body: Body) -> list[tuple[int, int]]:
+    """Return the offsets of the start and the end of each function in a script."""
+    spans: dict[str, tuple[int, int]] = {}
+    for part in (*body.commands, *body.sets):
+        if name := part.context.function:
+            start, end = spans.get(name, (part.at, part.end))
+            spans[name] = min(start, part.at), max(end, part.end)
+    return [*spans.values()]
+
+
 def _empty_variables(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
-    """Yield the variables that the last test of the script found empty, and that only a user can set."""
+    """Yield the variables that the last test of the script found unset or empty, and that no user gave."""
     body = done.script.body
     functions = functions_of(body)
     name, line = set_test(done.trace, functions)
@@ -404,14 +423,15 @@ def _empty_variables(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
         yield Need("variable", name, line)
     line = empty_test(done.trace, functions)
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
-        texts = [part.source.text[part.at : part.end] for part in body.sets if part.name == name]
+        assignments = [part.source.text[part.at : part.end] for part in body.sets if part.name == name]
         is_given = name in done.batch or name in inputs.variables
-        if not is_given and all(f"${{{name}" in text for text in texts):  # NAME=${NAME:-}
+        # The script itself gives no other value: each of its assignments is like NAME=${NAME:-}.
+        if not is_given and all(f"${{{name}" in text for text in assignments):
             yield Need("variable", name, line)
 
 
 def _with_stand_ins(inputs: DryRunInputs, needed: Iterable[Need]) -> DryRunInputs:
-    """Return the inputs with stand-ins for needs: empty files, and names in place of values."""
+    """Return the inputs with stand-ins for needs: empty files, and words such as ARG1 in place of values."""
     arguments, variables, files = inputs.arguments, dict(inputs.variables), dict(inputs.files)
     for need in needed:
         if need.name.startswith(SPOOL):  # a folder with only Slurm's copy of the script

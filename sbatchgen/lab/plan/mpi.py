@@ -14,7 +14,7 @@ from sbatchgen.lab.plan.step_tasks import number_of
 _LAUNCHERS = programs("mpi") | {"ibrun"}
 
 
-def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]:
+def processes_on_nodes(command: Sequence[str], grant: Grant) -> Mapping[str, int]:
     """Return how many processes a command of MPI starts on each node; {} if its options do not show this."""
     name, at = program_name(command, _LAUNCHERS)
     if name not in _LAUNCHERS or ":" in command:
@@ -27,12 +27,12 @@ def processes_on_nodes(command: Sequence[str], held: Grant) -> Mapping[str, int]
     )
     if places:
         return {}
-    slots = (number_of(per_node[0]),) * len(held.nodes) if per_node else held.tasks
+    slots = (number_of(per_node[0]),) * len(grant.nodes) if per_node else grant.tasks
     remaining = number_of(total[0]) if total else sum(slots)
     if remaining > sum(slots):
         return {}  # Open MPI refuses the number; Hydra starts again at the first node
     counts = {}
-    for node, node_slots in zip(held.nodes, slots, strict=True):
+    for node, node_slots in zip(grant.nodes, slots, strict=True):
         if count := min(node_slots, remaining):
             counts[node] = count
             remaining -= count

@@ -17,13 +17,13 @@ from sbatchgen.check.cluster_facts import KnownCluster
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.script.job import DEFAULT_SLURM, NO_CLUSTER
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.lab.plan.batch_job import grant
+from sbatchgen.lab.plan.batch_job import grant_of
 from sbatchgen.lab.plan.dry_run import SHOWN_STEPS, DryRun, DryRunInputs, dry_run
 from sbatchgen.lab.plan.rounds import least_steps
 from sbatchgen.lab.plan.started import StartedProcess, Step
 
-SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"
-MOST_BYTES = 8 << 20  # bytes of a file of --file
+SANDBOX_NOTE = "note: runs {} in a sandbox: no network, no files changed"  # {}: the name of the script
+MOST_BYTES = 8 << 20  # bytes of a file that --file PATH=FILE gives
 
 
 def plan_of(
@@ -51,14 +51,14 @@ def plan_of(
         user = user_name(os.getuid())
     except ModuleNotFoundError:  # a machine without users, such as the page in a browser
         raise NoSandboxError.of("it is not Linux") from None
-    held = grant(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
+    grant = grant_of(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
-    run = partial(dry_run, script, held, str(folder), home=home, user=user, see=see)
+    run = partial(dry_run, script, grant, str(folder), home=home, user=user, see=see)
     done = run(inputs or DryRunInputs())
     if done.ended.limit in ("time", "machine", "records"):
-        done = _with_first_steps(done)
+        done = _with_first_steps(done)  # chance decides how many further steps such a run reaches
     if may_hide_failures(done) and not done.budget.is_used_up:
-        failing = run(done.inputs._replace(status=1), most_runs=1, budget=done.budget)
+        failing = run(done.inputs._replace(status=1), max_runs=1, budget=done.budget)
         done = replace(done, failing=failing)
     return done
 
@@ -74,17 +74,17 @@ def _refuse_no_shell(script: JobScript) -> None:
 def _with_first_steps(done: DryRun) -> DryRun:
     """Return a run that reached a limit, with its first steps and the least number of further steps."""
     script, shown = done.script, tuple(map(_with_each_program_once, done.steps[:SHOWN_STEPS]))
-    last = shown[-1].line if shown else 0
-    later = (launch.command.line for launch in script.launches if launch.command.context.top)
-    lines = [*(step.line for step in shown), *(line for line in later if line > last)]
+    last_line = shown[-1].line if shown else 0
+    launch_lines = (launch.command.line for launch in script.launches if launch.command.context.top)
+    lines = [*(step.line for step in shown), *(line for line in launch_lines if line > last_line)]
     more = least_steps(script.body, lines) - len(shown)
     return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
 
 
 def _with_each_program_once(step: Step) -> Step:
-    """Return a step with each program of a task once. Chance decides how often a loop starts a program."""
+    """Return a step with each program of a task once, because chance decides how often a loop starts it."""
     once: dict[object, StartedProcess] = {}
-    for process in step.processes:  # in the order of their first starts, because the last start is chance
+    for process in step.processes:  # keep the first start of each, because chance decides which is the last
         once.setdefault((process.rank, process.node, process.argv, process.cwd), process)
     return replace(step, processes=tuple(once.values()))
 
@@ -92,30 +92,35 @@ def _with_each_program_once(step: Step) -> Step:
 def may_hide_failures(done: DryRun) -> bool:
     """Return whether a job may end with 0 although its programs fail.
 
-    The job hides no failure if its last command is a program, whose status becomes the status of the job.
+    The job hides no failure if its last command starts a program. Then the job's status is the program's.
     """
     if not done.steps or done.ended.status or done.ended.limit:
         return False
-    end, commands = done.script.body.last, done.script.body.commands
-    if end is None or end.pipe or any(command.name in ("exit", "trap") for command in commands):
+    last, commands = done.script.body.last, done.script.body.commands
+    if last is None or last.pipe or any(command.name in ("exit", "trap") for command in commands):
         return True
-    lines = range(end.line, end.end_line + 1)
-    return not any(step.line in lines and not step.background for step in done.steps)
+    last_lines = range(last.line, last.end_line + 1)
+    return not any(step.line in last_lines and not step.background for step in done.steps)
 
 
 def is_planned(script: JobScript) -> bool:
-    """Return whether a dry run can follow a script in this language."""
+    """Return whether a dry run can follow the script, because its language is that of a POSIX shell."""
     return script.body.language in programs("posix")
 
 
 def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str = "") -> JobScript:
     """Return a script for `plan_of`.
 
-    Without a profile, the cluster is unknown. Without a release of Slurm, the release of the cluster counts.
+    Without a profile, the cluster is unknown. Without `slurm`, the release is the profile's.
     """
-    known = slurm or (profile.slurm if profile else "")
-    cluster, release = profile or NO_CLUSTER, known or DEFAULT_SLURM
-    return JobScript(file=file, text=text, profile=cluster, slurm=release, assumed=not known)
+    known_release = slurm or (profile.slurm if profile else "")
+    return JobScript(
+        file=file,
+        text=text,
+        profile=profile or NO_CLUSTER,
+        slurm=known_release or DEFAULT_SLURM,
+        assumed=not known_release,
+    )
 
 
 def read_inputs(arguments: Sequence[str], variables: Sequence[str], files: Sequence[str]) -> DryRunInputs:

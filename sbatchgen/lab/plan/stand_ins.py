@@ -1,6 +1,7 @@
 """The stand-ins of a dry run, and the sandbox that holds them.
 
 A stand-in takes the place of srun, python or another program that starts programs, and records its start.
+A layer is a folder that the sandbox lays over another folder with overlayfs, so that both show as one.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.visible_folders import VisibleFolders
 from sbatchgen.lab.sandbox.box import PLACE, Box
 
-SPOOL = "/var/spool/slurmd/job1000001/"
+SPOOL = "/var/spool/slurmd/job1000001/"  # the folder in which Slurm keeps its copy of the script
 SCRIPT = f"{SPOOL}slurm_script"
 BIN = f"{PLACE}/bin"
 HERE = Path(__file__).parent
-_WRAPPERS = programs("wrapper") - programs("system")
+_WRAPPERS = programs("wrapper") - programs("system")  # such as numactl, which start the program after them
 STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
     name.partition(" ")[0] for name in _WRAPPERS
 }
 _LINKS = {f"{BIN}/{name}": f"{PLACE}/stand_in.sh" for name in STAND_INS}
 _STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # programs that stand-ins call
-_COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")
-_SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows
-_RANDOM_BYTES = 1 << 16
-_FEW_FILES = 3  # a folder with more covered files gets a layer, not a mount for each file
+_COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")  # stand-ins cover programs here
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows, read-only
+_RANDOM_BYTES = 1 << 16  # the size of the file in place of /dev/urandom
+_MAX_MOUNTS = 3  # a folder with more covered files gets a layer, not a mount for each file
 # The modules of this package that step.py loads; the last two only if it reads a list of hosts.
 _STEP_MODULES = (
     "sbatchgen/check/executables/command_options",
@@ -48,8 +49,8 @@ _STEP_MODULES = (
     "sbatchgen/check/sbatch/hostlist",
     "sbatchgen/base/units",
 )
-_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: a module is not compared with its source
-_TRACE_OFF = re.compile(rb"\bset \+x\b")
+_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: Python does not compare a module with its source
+_TRACE_OFF = re.compile(rb"\bset \+x\b")  # would end the trace, from which a plan reads the commands
 
 
 def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
@@ -57,45 +58,48 @@ def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
     text = _TRACE_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
-    covers = {os.path.realpath(path) for path in _covered_programs()}
+    covered = {os.path.realpath(path) for path in _covered_programs()}
     return Box(
         home=home,
         hostname=grant.nodes[0],
         folder=workdir,
         files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        over=dict.fromkeys(sorted(covers), stand_ins[f"{PLACE}/stand_in.sh"]) | _random_files(),
+        over=dict.fromkeys(sorted(covered), stand_ins[f"{PLACE}/stand_in.sh"]) | _random_files(),
     )
 
 
 def _random_files() -> dict[str, tuple[bytes, int]]:
     """Return files that replace the sources of random bytes, so that each plan reads the same bytes."""
-    some = random.Random(1)  # noqa: S311 - no secret
+    source = random.Random(1)  # noqa: S311 - no secret
     return {
-        "/dev/urandom": (some.randbytes(_RANDOM_BYTES), 0o444),
-        "/dev/random": (some.randbytes(_RANDOM_BYTES), 0o444),
+        "/dev/urandom": (source.randbytes(_RANDOM_BYTES), 0o444),
+        "/dev/random": (source.randbytes(_RANDOM_BYTES), 0o444),
         "/proc/sys/kernel/random/uuid": (b"00000000-0000-4000-8000-000000000001\n", 0o444),
     }
 
 
-def covering(box: Box, visible: VisibleFolders, text: str, places: Iterable[str] = ()) -> Box:
+def with_covered_programs(
+    box: Box, visible: VisibleFolders, text: str, bin_folders: Iterable[str] = ()
+) -> Box:
     """Return a box with stand-ins over programs of environments, such as .venv/bin/torchrun.
 
-    These are the programs in the folders that a text names, and in the folders of `places`.
+    These are the programs in the folders that a text names, and in `bin_folders`.
     """
     shown = [*visible.by_user, *visible.by_script, *visible.unchecked, *_SYSTEM_FOLDERS, sys.base_prefix]
-    folders = [*places, *installed.folders_of(text, box.folder)]
-    seen = [
-        folder for folder in folders if _is_below(folder, shown) or _is_below(os.path.realpath(folder), shown)
+    folders = [
+        folder
+        for folder in (*bin_folders, *installed.folders_of(text, box.folder))
+        if _is_below(folder, shown) or _is_below(os.path.realpath(folder), shown)
     ]
     stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
     over, files = dict(box.over), dict(box.files)
-    for path in installed.programs_of(seen, STAND_INS - _STAND_IN_TOOLS):
+    for path in installed.programs_of(folders, STAND_INS - _STAND_IN_TOOLS):
         real = os.path.realpath(path)
         if real in over or path.startswith(f"{PLACE}/"):
             continue
         if Path(real).is_file() and _is_below(real, shown):
             over[real] = stand_in
-        else:  # the sandbox hides its file, for example in the home folder
+        else:  # a link to a file that the sandbox hides, for example in the home folder
             files.setdefault(real, stand_in)
     return box._replace(over=over, files=files)
 
@@ -104,36 +108,38 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
     return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
-def layers_with(files: Mapping[str, bytes], laid: Mapping[str, str], layers: ExitStack) -> Mapping[str, str]:
+def with_system_layers(
+    files: Mapping[str, bytes], laid: Mapping[str, str], layers: ExitStack
+) -> Mapping[str, str]:
     """Return the layers `laid` of a box, and further layers for files in read-only folders of the system.
 
-    `layers` removes the folders of the further layers at its end.
+    Layers are the values, by the folders that they cover. `layers` removes the further layers at its end.
     """
-    added = dict(laid)
+    result = dict(laid)
     for path, data in files.items():
         if not _is_below(path, _SYSTEM_FOLDERS):
             continue
         folder = next(str(parent) for parent in Path(path.rstrip("/")).parents if parent.is_dir())
-        if folder not in added:
-            added[folder] = _new_layer(layers)
-        place = Path(added[folder], os.path.relpath(path, folder))
-        place.parent.mkdir(parents=True, exist_ok=True)
+        if folder not in result:
+            result[folder] = _new_layer(layers)
+        in_layer = Path(result[folder], os.path.relpath(path, folder))
+        in_layer.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):
-            place.mkdir(exist_ok=True)
+            in_layer.mkdir(exist_ok=True)
         else:
-            place.write_bytes(data)
-            place.chmod(0o755)
-    return added
+            in_layer.write_bytes(data)
+            in_layer.chmod(0o755)
+    return result
 
 
-def laid_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
-    """Write the files of folders with many covered files into layers, because a mount of a file takes 0.2 ms.
+def layers_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
+    """Write files that cover others in the same folder into a layer, because a mount of each takes 0.2 ms.
 
     Returns the folder of each layer by the folder that it covers. `copies` removes the layers at its end.
     """
     laid: dict[str, str] = {}
     for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
-        if count > _FEW_FILES:
+        if count > _MAX_MOUNTS:
             laid[folder] = _new_layer(copies)
     for path, (data, mode) in over.items():
         folder, _, name = path.rpartition("/")
@@ -154,7 +160,7 @@ def _covered_programs() -> Iterator[str]:
     """Yield the programs of the system that stand-ins cover, in case a script sets PATH."""
     for folder in filter(os.path.isdir, _COVERED_FOLDERS):
         for name in (STAND_INS - _STAND_IN_TOOLS).intersection(os.listdir(folder)):  # noqa: PTH208 - names
-            if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - many; no link to nothing
+            if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - fast; false for a broken link
                 yield path
 
 
@@ -180,18 +186,18 @@ def _stand_ins() -> dict[str, tuple[bytes, int]]:
 
 def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
     """Return the facts of a job that step.py reads, in types that marshal takes."""
-    asked = script.resources
+    resources = script.resources
     return {
         "nodes": list(grant.nodes),
         "tasks": list(grant.tasks),
         "cpus": list(grant.cpus),
         "gpus": list(grant.gpus),
         "asked_gpus": list(grant.asked_gpus),
-        "gpus_per_node": bool(asked.gpus_per_node),
-        "gpus_per_task": sum(count for _, count in asked.gpus_per_task or ()),
+        "gpus_per_node": bool(resources.gpus_per_node),
+        "gpus_per_task": sum(count for _, count in resources.gpus_per_task or ()),
         "release": script.release,
-        "exact": knows_cpus(script),
-        "alone": script.has_nodes_alone,
+        "knows_cpus": knows_cpus(script),
+        "has_nodes_alone": script.has_nodes_alone,
         "programs": {name: vars(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
         "answers": programs("answers"),
     }
@@ -199,5 +205,6 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
 
 def knows_cpus(script: JobScript) -> bool:
     """Return whether a script says how many CPUs its job has on each node."""
-    asked = script.resources
-    return not script.has_nodes_alone and bool(asked.ntasks_per_node or asked.ntasks or asked.ntasks_per_gpu)
+    resources = script.resources
+    has_ntasks = resources.ntasks_per_node or resources.ntasks or resources.ntasks_per_gpu
+    return bool(has_ntasks) and not script.has_nodes_alone

@@ -17,10 +17,10 @@ from sbatchgen.lab.plan.mpi import processes_on_nodes
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, number_of
 from sbatchgen.lab.sandbox.box import PLACE
 
-BIN = f"{PLACE}/bin/"
-# Programs such as mkdir and squeue. A plan does not show their starts.
-_UNSHOWN = programs("unshown")
-_TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")
+BIN = f"{PLACE}/bin/"  # the folder of the stand-ins
+_UNSHOWN = programs("unshown")  # programs such as mkdir and squeue, whose starts a plan does not show
+_TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")  # NAME:CPUS:GPUS of a node, such as node1:4:1
+# Variables that differ in each process for reasons of the dry run or of bash; a plan does not show them.
 _HIDDEN_PREFIXES = ("__plan", "BASH_", "LC_CTYPE")
 _SHELL_VARIABLES = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
@@ -50,35 +50,35 @@ class StartRecord:
         return self.environment.get("__plan_step", "")
 
     @property
-    def place(self) -> str:
-        """The name of the program's step, which is the same in each run of the script; "" without a step."""
-        return self.environment.get("__plan_place", "")
+    def step_name(self) -> str:
+        """The name of a step of srun, which is the same in each run of the script; "" for other starts."""
+        return self.environment.get("__plan_name", "")
 
     @property
     def sharing(self) -> str:
-        """How a step shares its nodes: "overlap", "exact" or "whole"; "" for a program without a step."""
-        return self._needs[0]
+        """How a step of srun shares its nodes: "overlap", "exact" or "whole"; "" for other starts."""
+        return self._taken_words[0]
 
     @property
-    def takes_turn(self) -> bool:
+    def moves_next_node(self) -> bool:
         """Whether Slurm 24.05 and later look for the next step's nodes after the nodes of this step."""
-        return self._needs[1] == "takes"
+        return self._taken_words[1] == "takes"
 
     @cached_property
-    def not_on(self) -> frozenset[str]:
+    def excluded_nodes(self) -> frozenset[str]:
         """The nodes that a step excludes."""
-        return frozenset(self._needs[2].split(","))
+        return frozenset(self._taken_words[2].split(","))
 
     @cached_property
     def takes(self) -> dict[str, Taken]:
         """The CPUs and GPUs that a step takes of each of its nodes."""
-        parts = (_TAKEN.fullmatch(text) for text in self._needs[3:])
+        parts = (_TAKEN.fullmatch(text) for text in self._taken_words[3:])
         return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
 
     @cached_property
-    def _needs(self) -> tuple[str, ...]:
-        """The words that `needs` of step_tasks.py wrote, or empty words."""
-        return (*self.environment.get("__plan_needs", "").split(), "", "", "")
+    def _taken_words(self) -> tuple[str, ...]:
+        """The words that `taken_text` of step_tasks.py wrote, and then three empty words."""
+        return (*self.environment.get("__plan_takes", "").split(), "", "", "")
 
 
 @frozen(kw_only=True)
@@ -137,14 +137,17 @@ def options_of_srun(command: Sequence[str]) -> list[ReadOption]:
     return read_options(command, 1, PROGRAMS["srun"])[0]
 
 
-def read(text: str) -> StartRecord | None:
-    """Return the start in the text of a stand-in's record; None for any other text."""
+def read_record(text: str) -> StartRecord | None:
+    """Return the start in the text of a stand-in's record; None for any other text.
+
+    The head of stand_in.sh describes the text.
+    """
     name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
     if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
         return None
     words, pairs = rest[: number_of(count)], rest[number_of(count) :]
     if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
-        name, *words = words  # Python was started by the first line of a program
+        name, *words = words  # a program such as .venv/bin/torchrun, whose line #! started this Python
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return StartRecord(
         name=name.removeprefix(BIN),
@@ -152,33 +155,33 @@ def read(text: str) -> StartRecord | None:
         waits=number_of(waits),
         background=background == "1",
         folder=folder,
-        words=tuple(plain(word) for word in words),
+        words=tuple(_without_bin(word) for word in words),
         environment=environment,
     )
 
 
-def plain(text: str) -> str:
+def _without_bin(text: str) -> str:
     """Return a text without the folder of the stand-ins."""
     return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
 
 
-def steps(starts: Sequence[StartRecord], held: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
+def steps(starts: Sequence[StartRecord], grant: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
     """Yield the steps of a script in its order, without programs such as mkdir.
 
     `batch` is the environment in which the batch script starts.
     """
-    # A container that starts a recorded program is not a process of its own.
-    full = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
-    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in full])]
-    launching = {start.step: start for start in starts if "__plan_tasks" in start.environment}
+    # A container shows as the program in it. A container without a recorded program shows as itself.
+    entered = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
+    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in entered])]
+    sruns = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
-        launch = launching.get(start.step)
-        if launch is start:
+        srun = sruns.get(start.step)
+        if srun is start:
             tasks = [other for other in starts if other.step == start.step and other is not start]
-            processes = [_process(other, held, batch, start) for other in tasks if _is_shown(other)]
-            yield _step(start, held, processes)
-        elif launch is None and _is_shown(start):
-            yield _step(start, held, [_process(start, held, batch, None)])
+            processes = [_process(other, grant, batch, start) for other in tasks if _is_shown(other)]
+            yield _step(start, grant, processes)
+        elif srun is None and _is_shown(start):
+            yield _step(start, grant, [_process(start, grant, batch, None)])
 
 
 def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
@@ -195,11 +198,11 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
 
 
 def _is_shown(start: StartRecord) -> bool:
-    is_watch = any(word.endswith(STEP_WATCHER) for word in start.words[:1])
-    return not is_watch and start.name.rpartition("/")[2] not in _UNSHOWN
+    is_watcher = any(word.endswith(STEP_WATCHER) for word in start.words[:1])
+    return not is_watcher and start.name.rpartition("/")[2] not in _UNSHOWN
 
 
-def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) -> Step:
+def _step(start: StartRecord, grant: Grant, processes: Sequence[StartedProcess]) -> Step:
     return Step(
         line=start.line,
         command=(start.name, *start.words),
@@ -209,28 +212,28 @@ def _step(start: StartRecord, held: Grant, processes: Sequence[StartedProcess]) 
         waits=start.waits,
         processes=tuple(sorted(processes, key=lambda process: process.rank)),
         sharing=start.sharing,
-        takes={node: part for node, part in start.takes.items() if node in held.nodes},
-        by_mpi={} if start.takes else processes_on_nodes((start.name, *start.words), held),
+        takes={node: part for node, part in start.takes.items() if node in grant.nodes},
+        by_mpi={} if start.takes else processes_on_nodes((start.name, *start.words), grant),
     )
 
 
 def _process(
-    start: StartRecord, held: Grant, batch: Mapping[str, str], step: StartRecord | None
+    start: StartRecord, grant: Grant, batch: Mapping[str, str], srun: StartRecord | None
 ) -> StartedProcess:
-    """Return the process of a start; `step`: the srun that starts it, or None for the batch script."""
+    """Return the process of a start; `srun` starts the process, or None for the batch script."""
     environment = start.environment
-    mask = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
-    gpus = [part for part in mask.split(",") if part.isdecimal()]
-    options = options_of_srun((step.name, *step.words)) if step else ()
+    listed = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
+    gpus = [part for part in listed.split(",") if part.isdecimal()]
+    options = options_of_srun((srun.name, *srun.words)) if srun else ()
     images = (value for name, value, *_ in options if name == "container-image")  # the option of pyxis
-    cpus = held.cpus[0]
-    if step:  # the CPUs of a task: as requested, or its share of the node
+    cpus = grant.cpus[0]
+    if srun:  # the CPUs of a task: as requested, or its share of the node
         tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
         node_cpus = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
         cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(node_cpus // tasks, 1)
     return StartedProcess(
-        node=environment.get("SLURMD_NODENAME", held.nodes[0]),
-        rank=number_of(environment.get("__plan_rank")) if step else 0,
+        node=environment.get("SLURMD_NODENAME", grant.nodes[0]),
+        rank=number_of(environment.get("__plan_rank")) if srun else 0,
         argv=(start.name, *start.words),
         cwd=start.folder,
         env=dict(_differences(environment, batch)),
@@ -248,7 +251,7 @@ def _differences(
     The value is None for a variable that only the batch script has.
     """
     for name in sorted({*environment, *batch}):
-        value = plain(environment[name]) if name in environment else None
-        before = plain(batch[name]) if name in batch else None
-        if value != before and not name.startswith(_HIDDEN_PREFIXES) and name not in _SHELL_VARIABLES:
+        value = _without_bin(environment[name]) if name in environment else None
+        batch_value = _without_bin(batch[name]) if name in batch else None
+        if value != batch_value and not name.startswith(_HIDDEN_PREFIXES) and name not in _SHELL_VARIABLES:
             yield name, value

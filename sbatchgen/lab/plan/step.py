@@ -10,24 +10,33 @@ import os
 import sys
 
 from sbatchgen.check.executables.command_options import program_name, read_options
-from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, Options, needs, number_of, spread, variables
+from sbatchgen.lab.plan.step_tasks import (
+    GPU_VARIABLES,
+    Options,
+    number_of,
+    spread_tasks,
+    taken_text,
+    task_variables,
+)
 
 TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
+    from sbatchgen.lab.plan.step_tasks import Job
+
 PLACE = "/run/plan"
 BIN = f"{PLACE}/bin"
-MOST_TASKS = 64  # tasks of a step that run; a larger step runs only its first tasks and the last task
-MOST_RECORDS = 512  # the same limit, if a task only records the start of its program
+MOST_TASKS = 64  # tasks of a step that run; of a larger step, only the first tasks and the last task run
+MOST_RECORDS = 512  # the same limit for a program that does not run, and whose start is only recorded
 # Folders whose programs run in the sandbox. Programs of other folders run only if they are scripts.
 SYSTEM = ("/usr/", "/bin/", "/sbin/")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
 _STEP_GPU_VARIABLES = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # variables that a step without GPUs lacks
 _COMMA_RUNTIMES = ("apptainer", "singularity")  # commands whose --env takes NAME=VALUE,NAME=VALUE
-_MARKS = iter(range(1 << 30))  # numbers for the containers of this process
-SimpleNamespace = type(sys.implementation)  # loading types takes longer
+_CONTAINER_NUMBERS = iter(range(1 << 30))  # for the containers that this process starts
+SimpleNamespace = type(sys.implementation)  # the class of the module `types`, which takes longer to load
 
 
 def main() -> int:
@@ -37,14 +46,15 @@ def main() -> int:
     """
     name, *words = sys.argv[1:]
     with open(f"{PLACE}/job", "rb") as stream:
-        job: dict[str, Any] = marshal.load(stream)  # noqa: S302 - this package wrote it
+        job: Job = marshal.load(stream)  # noqa: S302 - this package wrote it
     environment = {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or value != "C.UTF-8"}
-    known, at = program_name([name, *words], job["programs"])
-    if known not in job["programs"]:
+    program, at = program_name([name, *words], job["programs"])
+    if program not in job["programs"]:
         record(name, words, environment)
         return 0
     if name == "srun":
-        return srun(words, *parsed([name, *words], at, job["programs"][known]), job, environment)
+        options, command = parsed([name, *words], at, job["programs"][program])
+        return srun(words, options, command, job, environment)
     return start([([name, *words], environment)], job)
 
 
@@ -53,48 +63,44 @@ def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, lis
 
     `row` is the program's row in programs.txt.
     """
-    given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
-    return {name: value for name, value, *_ in given}, words[end:]
+    read, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
+    return {name: value for name, value, *_ in read}, words[end:]
 
 
-def srun(
-    words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
-) -> int:
-    """Start the programs of an srun, which has several programs if colons divide its command.
+def srun(words: list[str], options: Options, command: list[str], job: Job, environment: Options) -> int:
+    """Start the step of an srun, or a step for each part of `srun -n1 a : -n2 b`; return the worst status.
 
-    `words` are all words after srun, and `command` the words after the first options. Returns the worst exit
-    status.
+    `words` are all words after srun, and `command` the words after the first options.
     """
     if ":" not in command:
         return step(words, options, command, job, environment)
-    at = command.index(":")
-    others = command[at + 1 :]
-    status = step(words[: len(words) - len(command) + at], options, command[:at], job, environment)
-    if not others:
+    colon = command.index(":")
+    later_parts = command[colon + 1 :]
+    first_part = words[: len(words) - len(command) + colon]
+    status = step(first_part, options, command[:colon], job, environment)
+    if not later_parts:
         return status
-    next_options, next_command = parsed(["srun", *others], 1, job["programs"]["srun"])
-    return max(status, srun(others, next_options, next_command, job, environment))
+    next_options, next_command = parsed(["srun", *later_parts], 1, job["programs"]["srun"])
+    return max(status, srun(later_parts, next_options, next_command, job, environment))
 
 
-def step(
-    words: list[str], options: Options, command: list[str], job: dict[str, Any], environment: Options
-) -> int:
+def step(words: list[str], options: Options, command: list[str], job: Job, environment: Options) -> int:
     """Start the tasks of a step on the nodes that the step gets; return the worst exit status."""
     if _print_information(options, job):
         return 0
     exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    # The name of the step, which is the same in each run of the script.
-    place = " ".join([environment.get("__plan_count", "0"), line, *words])
-    placed = job.get("placed", {}).get(place, {})
-    tasks, refusal = spread(options, job, environment, list(placed))
-    kind = "refused." if refusal else ""  # a refused step takes no number of the other steps
+    # The name of the step: its command's number in the script, line and words, the same in each run.
+    name = " ".join([environment.get("__plan_count", "0"), line, *words])
+    placed = job.get("placed", {}).get(name, {})  # by node: the step's GPUs; {} for a step on the first nodes
+    tasks, refusal = spread_tasks(options, job, environment, list(placed))
+    prefix = "refused." if refusal else ""  # a refused step takes no number of the other steps
     if command and "/" not in command[0] and "PATH" not in exports:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
-    number = _next_number(kind)
-    marks = {"__plan_step": f"{kind}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
+    number = _next_number(prefix)
+    marks = {"__plan_step": f"{prefix}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
     if tasks:
-        marks |= {"__plan_place": place, "__plan_needs": needs(tasks, options, job, environment)}
+        marks |= {"__plan_name": name, "__plan_takes": taken_text(tasks, options, job, environment)}
     record("srun", words, environment | marks)
     if refusal:
         sys.stderr.write(f"srun: error: {refusal}\n")
@@ -107,15 +113,16 @@ def step(
     shown = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
     without_gpus = {key: value for key, value in exports.items() if key not in _STEP_GPU_VARIABLES}
     for task in shown:
-        own = variables(task | {"gpus": placed.get(task["host"])}, tasks, options, job, exports)
-        inherited = exports if "CUDA_VISIBLE_DEVICES" in own else without_gpus
+        with_gpus = task | {"gpus": placed.get(task["host"])}
+        set_by_slurm = task_variables(with_gpus, tasks, options, job, exports)
+        inherited = exports if "CUDA_VISIBLE_DEVICES" in set_by_slurm else without_gpus
         marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
-        commands.append((command, inherited | own | marks))
+        commands.append((command, inherited | set_by_slurm | marks))
     return start(commands, job) if command else 0
 
 
-def _print_information(options: Options, job: dict[str, Any]) -> bool:
+def _print_information(options: Options, job: Job) -> bool:
     """Print the help or the version if an option asks for it; return whether an option does."""
     if "help" in options or "usage" in options:
         sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
@@ -126,15 +133,15 @@ def _print_information(options: Options, job: dict[str, Any]) -> bool:
     return True
 
 
-def _next_number(kind: str) -> int:
-    """Return the first free number for a kind of step.
+def _next_number(prefix: str) -> int:
+    """Return the first free number of the steps with a prefix, which is "refused." or empty.
 
     A file for each number prevents steps that start at the same time from getting the same number.
     """
     number = 0
     while True:
         try:
-            open(f"{PLACE}/step.{kind}{number}", "x").close()
+            open(f"{PLACE}/step.{prefix}{number}", "x").close()
         except FileExistsError:
             number += 1
         else:
@@ -153,19 +160,20 @@ def exported(export: str, environment: Options) -> Options:
     return passed | dict(word.split("=", 1) for word in words if "=" in word)
 
 
-def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int:
+def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
     """Start all commands at once, each in its environment; return the worst exit status.
 
     A command whose program does not run in the sandbox is only recorded.
     """
     children = []
-    inputs = []
+    file_actions = []
     first, *others = commands[0][0] if len(commands) > 1 else [""]
-    if first in _SHELLS and others in ([], ["-s"]):  # srun sends its input to each task
+    # srun sends its input to each task, and these shells read their commands from it.
+    if first in _SHELLS and others in ([], ["-s"]):
         path = f"{PLACE}/input.{os.getpid()}"
         with open(0, "rb", closefd=False) as stream, open(path, "xb") as copy:
             copy.write(stream.read())
-        inputs = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
+        file_actions = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
     for command, environment in commands:
         words, inner = unwrapped(command, environment, job)
         if not words:
@@ -175,10 +183,8 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
             record(words[0], words[1:], inner)
             continue
         try:
-            starter = {
-                "__plan_starter": str(os.getpid())
-            }  # stand_in.sh finds the tasks of a step by this number
-            children.append(os.posix_spawn(program, words, inner | starter, file_actions=inputs))
+            marked = inner | {"__plan_starter": str(os.getpid())}  # by which stand_in.sh finds a step's tasks
+            children.append(os.posix_spawn(program, words, marked, file_actions=file_actions))
         except OSError:  # a script whose interpreter is missing
             record(words[0], words[1:], inner)
     worst = number_of(os.environ.get("__plan_status"))  # noqa: SIM112 - no name of a script
@@ -187,28 +193,28 @@ def start(commands: list[tuple[list[str], Options]], job: dict[str, Any]) -> int
     return abs(worst)
 
 
-def unwrapped(words: list[str], environment: Options, job: dict[str, Any]) -> tuple[list[str], Options]:
+def unwrapped(words: list[str], environment: Options, job: Job) -> tuple[list[str], Options]:
     """Return the command inside containers and wrappers, and its environment; record the containers.
 
     A wrapper without a command is recorded, and the command is [].
     """
     while words:
-        known, at = program_name(words, job["programs"])
-        row = job["programs"].get(known)
-        if row is None or known == "srun":
+        program, at = program_name(words, job["programs"])
+        row = job["programs"].get(program)
+        if row is None or program == "srun":
             break
-        given, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
-        options, rest = {name: value for name, value, *_ in given}, words[end:]
-        image, rest = rest[: row["operands"]], rest[row["operands"] :]
+        read, end = read_options(words, at, SimpleNamespace(**row))  # type: ignore[arg-type]
+        options = {name: value for name, value, *_ in read}
+        operands, command = words[end : end + row["operands"]], words[end + row["operands"] :]
         if "container" in row["kinds"]:
-            mark = f"{os.getpid()}.{next(_MARKS)}"
+            mark = f"{os.getpid()}.{next(_CONTAINER_NUMBERS)}"
             record(words[0], words[1:], environment | {"__plan_holds": mark})
-            image_name = options.get("image") or " ".join(image) or known.partition(" ")[0]
-            sets = dict(_container_variables([value for name, value, *_ in given if name == "env"], known))
-            environment = environment | sets | {"__plan_container": image_name, "__plan_within": mark}
-        elif not rest:
+            image = options.get("image") or " ".join(operands) or program.partition(" ")[0]
+            sets = dict(_container_variables([value for name, value, *_ in read if name == "env"], program))
+            environment = environment | sets | {"__plan_container": image, "__plan_within": mark}
+        elif not command:
             record(words[0], words[1:], environment)
-        words = rest
+        words = command
     return words, environment
 
 
@@ -241,7 +247,7 @@ def record(name: str, words: list[str], environment: Options) -> None:
         name,
         environment.get("__plan_at") or environment.get("__plan_line", "0"),
         environment.get("__plan_waits", "0"),
-        str(int(ignored, 16) >> 1 & 1),
+        str(int(ignored, 16) >> 1 & 1),  # 1 in the background, where bash lets a program ignore SIGINT
         os.getcwd(),
         str(len(words)),
         *words,

@@ -14,95 +14,106 @@ from sbatchgen.lab.plan.started import StartRecord, Taken
 from sbatchgen.lab.plan.step_tasks import NEW_STEPS
 
 _MAX_STEPS = 400  # a plan with more steps has reached its limit, unless the script forges records
-StepGpus = dict[str, list[int]]  # the numbers of a step's GPUs on each of its nodes
+StepGpus = dict[str, list[int]]  # by node: the numbers of the step's GPUs
 
 
 def placements(
-    starts: Sequence[StartRecord], held: Grant, release: str, *, cpus_known: bool
+    starts: Sequence[StartRecord], grant: Grant, release: str, *, knows_cpus: bool
 ) -> dict[str, StepGpus]:
     """Return the nodes and GPUs of the steps that do not get the first nodes and GPUs of the job.
 
     A step gets other nodes or GPUs if steps that still run hold the first. The keys are the names of the
-    steps: `StartRecord.place`. `cpus_known`: whether the job says how many CPUs it has on each node.
+    steps: `StartRecord.step_name`. `knows_cpus`: the job says how many CPUs it has on each node.
     """
     return {
-        step.start.place: step.gpus
-        for step in _steps(starts, held, later=release >= NEW_STEPS, cpus_known=cpus_known)
+        step.start.step_name: step.gpus
+        for step in _placed_steps(starts, grant, is_new=release >= NEW_STEPS, knows_cpus=knows_cpus)
         if step.takes.keys() != step.start.takes.keys()
         or any(gpus != [*range(len(gpus))] for gpus in step.gpus.values())
     }
 
 
 @frozen()
-class _Placed:
-    """A step on its nodes: the CPUs and GPUs that it takes of each node, and the numbers of its GPUs."""
+class _PlacedStep:
+    """A step on the nodes that Slurm gives it, which may differ from the nodes of its record."""
 
     start: StartRecord
-    takes: Mapping[str, Taken]  # by node
+    takes: Mapping[str, Taken]  # by node: the CPUs and GPUs that it takes
     gpus: StepGpus
 
 
-def _steps(starts: Sequence[StartRecord], held: Grant, *, later: bool, cpus_known: bool) -> Iterator[_Placed]:
+def _placed_steps(
+    starts: Sequence[StartRecord], grant: Grant, *, is_new: bool, knows_cpus: bool
+) -> Iterator[_PlacedStep]:
     """Yield the steps in the order of their starts, each on the nodes that Slurm gives it."""
-    running: list[_Placed] = []
-    starts = [start for start in starts if start.takes and start.takes.keys() <= {*held.nodes} - start.not_on]
-    next_node = 0  # the node after the last step's nodes, with which later releases begin
-    for start in starts[:_MAX_STEPS]:
+    running: list[_PlacedStep] = []
+    next_node = 0  # the index of the node after the last step's nodes, where new releases begin to look
+    # A forged record may name nodes that the job does not have, or that the step excludes.
+    valid = [start for start in starts if start.takes and _has_valid_nodes(start, grant)]
+    for start in valid[:_MAX_STEPS]:
         parts = [*start.takes.values()]
+        # A `wait` of the script ends the steps that started before.
         still_running = [step for step in running if step.start.waits == start.waits]
-        nodes = _Nodes(held, still_running, cpus_known=cpus_known)
-        order = tuple(name for name in held.nodes if name not in start.not_on)
-        if later and len(order) == len(held.nodes):
-            order = held.nodes[next_node:] + held.nodes[:next_node]
+        nodes = _Nodes(grant, still_running, knows_cpus=knows_cpus)
+        order = tuple(name for name in grant.nodes if name not in start.excluded_nodes)
+        if is_new and len(order) == len(grant.nodes):
+            order = grant.nodes[next_node:] + grant.nodes[:next_node]
         names: Sequence[str] = [*start.takes]
         if len(order) > len(names):  # the step names no nodes
-            names = nodes.choose(order, start.sharing, parts, later=later)
-            if start.takes_turn:
-                next_node = (held.nodes.index(max(names, key=order.index)) + 1) % len(held.nodes)
-        takes = dict(zip(sorted(names, key=held.nodes.index), parts, strict=True))
+            names = nodes.choose(order, start.sharing, parts, is_new=is_new)
+            if start.moves_next_node:
+                next_node = (grant.nodes.index(max(names, key=order.index)) + 1) % len(grant.nodes)
+        takes = dict(zip(sorted(names, key=grant.nodes.index), parts, strict=True))
         starts_now = all(nodes.fits(name, start.sharing, part) for name, part in takes.items())
         has_own_gpus = starts_now and start.sharing != "overlap"
-        choice = nodes.free_gpus if has_own_gpus else nodes.all_gpus
-        step = _Placed(start, takes, {name: choice(name)[: part.gpus] for name, part in takes.items()})
+        gpus_of = nodes.free_gpus if has_own_gpus else nodes.all_gpus
+        step = _PlacedStep(start, takes, {name: gpus_of(name)[: part.gpus] for name, part in takes.items()})
         yield step
         if start.background and starts_now:
             running.append(step)
 
 
+def _has_valid_nodes(start: StartRecord, grant: Grant) -> bool:
+    """Return whether the job has all nodes of a step, and the step excludes none of them."""
+    return start.takes.keys() <= {*grant.nodes} - start.excluded_nodes
+
+
 class _Nodes:
     """The nodes of a job, with the CPUs and GPUs that running steps leave free."""
 
-    def __init__(self, held: Grant, running: Sequence[_Placed], *, cpus_known: bool) -> None:
-        self._held, self._cpus_known = held, cpus_known
-        self._running: dict[str, list[_Placed]] = defaultdict(list)  # the running steps of each node
+    def __init__(self, grant: Grant, running: Sequence[_PlacedStep], *, knows_cpus: bool) -> None:
+        self._grant, self._knows_cpus = grant, knows_cpus
+        self._running: dict[str, list[_PlacedStep]] = defaultdict(list)  # the running steps of each node
         for step in running:
             for name in step.takes:
                 self._running[name].append(step)
 
     def choose(
-        self, order: Sequence[str], sharing: str, parts: Sequence[Taken], *, later: bool
+        self, order: Sequence[str], sharing: str, parts: Sequence[Taken], *, is_new: bool
     ) -> Sequence[str]:
-        """Return the nodes that a step gets, idle nodes first.
+        """Return the nodes that a step gets: idle nodes, then nodes with room beside other steps.
 
-        A step that must wait for other steps gets the first nodes of `order`.
+        `order` has the nodes in the order in which Slurm looks at them, and `parts` what the step takes of
+        each node. A step that must wait for other steps gets the first nodes of `order`.
         """
-        idle = [name for name in order if not self._running[name]]
-        if len(idle) < len(parts):
-            room = [name for name in order if self.fits(name, sharing, max(parts))]
-            if len(room) < len(parts):
+        chosen = [name for name in order if not self._running[name]]
+        if len(chosen) < len(parts):
+            with_room = [name for name in order if self.fits(name, sharing, max(parts))]
+            if len(with_room) < len(parts):
                 return order[: len(parts)]
-            idle = [*idle, *(name for name in room if name not in idle)] if later else room
-        return idle[: len(parts)]
+            # Old releases do not prefer idle nodes to other nodes with room.
+            chosen = [*chosen, *(name for name in with_room if name not in chosen)] if is_new else with_room
+        return chosen[: len(parts)]
 
     def all_gpus(self, name: str) -> list[int]:
         """Return the numbers of all GPUs of a node."""
-        return [*range(self._held.gpus[self._held.nodes.index(name)])]
+        return [*range(self._grant.gpus[self._grant.nodes.index(name)])]
 
     def free_gpus(self, name: str) -> list[int]:
         """Return the numbers of a node's GPUs that no running step holds."""
         taken = {gpu for step in self._holders(name) for gpu in step.gpus[name]}
-        asked = self._held.asked_gpus[self._held.nodes.index(name)]
-        return [gpu for gpu in range(asked) if gpu not in taken]
+        count = self._grant.asked_gpus[self._grant.nodes.index(name)]
+        return [gpu for gpu in range(count) if gpu not in taken]
 
     def fits(self, name: str, sharing: str, part: Taken) -> bool:
         """Return whether a step can start on a node next to the running steps."""
@@ -111,9 +122,10 @@ class _Nodes:
             return True
         if sharing == "whole" or any(step.start.sharing == "whole" for step in others):
             return False
-        cpus = self._held.cpus[self._held.nodes.index(name)] - sum(step.takes[name].cpus for step in others)
-        return part.gpus <= len(self.free_gpus(name)) and (part.cpus <= cpus or not self._cpus_known)
+        node_cpus = self._grant.cpus[self._grant.nodes.index(name)]
+        free_cpus = node_cpus - sum(step.takes[name].cpus for step in others)
+        return part.gpus <= len(self.free_gpus(name)) and (part.cpus <= free_cpus or not self._knows_cpus)
 
-    def _holders(self, name: str) -> list[_Placed]:
+    def _holders(self, name: str) -> list[_PlacedStep]:
         """Return the running steps that hold CPUs or GPUs of a node."""
         return [step for step in self._running[name] if step.start.sharing != "overlap"]

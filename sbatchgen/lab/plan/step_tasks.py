@@ -1,6 +1,7 @@
 """The tasks of a step: their nodes, the variables that Slurm sets in each task, and the refusals of srun.
 
-The sandbox loads this module for each step, so it only imports the reader of host lists.
+The sandbox loads this module for each step, so it only imports the reader of host lists. Source of the rules:
+steps on Slurm 22.05 and 26.05 (tests/plan/test_truth.py).
 """
 
 from __future__ import annotations
@@ -12,53 +13,56 @@ TYPE_CHECKING = False  # loading typing takes longer than all the rest
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
-NEW_STEPS = "24.05"  # from this release on, steps are like steps of 26.05; before, like steps of 22.05
+
+    Job = dict[str, Any]  # the facts of a job that `facts_of_steps` of stand_ins.py writes
+    Task = dict[str, Any]  # "rank"; "node" and "local": its node's and its own number there; and more
+NEW_STEPS = "24.05"  # from this release on, steps behave as in 26.05; before, as in 22.05
 MAX_STEP_TASKS = 1 << 17  # no job has more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-# Options with which a step takes a part of each node, shares all CPUs with other steps, or names its nodes.
-EXACT = frozenset(("exact", "exclusive"))
-OVERLAPPING = frozenset(("overlap", "het-group", "pack-group"))
-NAMING = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))
-# Options that a task sees as variables; 1 stands for an option without a value.
+_EXACT_OPTIONS = frozenset(("exact", "exclusive"))  # the step takes only the CPUs that it uses
+_OVERLAP_OPTIONS = frozenset(("overlap", "het-group", "pack-group"))  # other steps may use all its CPUs
+_NODE_OPTIONS = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))  # they name the step's nodes
+# Options that a task sees as variables, such as SLURM_JOB_NAME; an option without a value becomes 1.
 _VARIABLE_OPTIONS = ("overcommit", "threads-per-core", "job-name", "network")
 _OPTION_VARIABLES = {"label": "SLURM_LABELIO"}
 _OPTION_VARIABLES |= {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _VARIABLE_OPTIONS}
-Options = dict[str, str]
+Options = dict[str, str]  # values by the long names of options; also variables by their names
 
 
-def needs(tasks: list[dict[str, Any]], options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return what a step takes of its nodes, as words that `StartRecord` of started.py reads.
+def taken_text(tasks: list[Task], options: Options, job: Job, environment: Options) -> str:
+    """Return what a step takes of its nodes, such as "exact takes - node1:4:1", for `StartRecord`.
 
     The words are: how the step shares its nodes; `takes` if the next step begins at the node after this
     step's nodes, else `passes`; the nodes that the step excludes, or -; and NAME:CPUS:GPUS for each node.
     """
     node_tasks, names = tasks[0]["node_tasks"], tasks[0]["names"]
     per_task = max(_cpus_per_task(options, job, environment), 1)
-    takes = (
+    node_parts = (
         f"{name}:{count * per_task}:{_gpus_of_step(options, job, name, len(names), count)}"
         for name, count in zip(names, node_tasks, strict=True)
     )
-    is_named = NAMING.intersection(options)
-    others = {*job["nodes"]} - {*(names if is_named else _nodes(options, job))}
+    is_named = _NODE_OPTIONS.intersection(options)
+    excluded = {*job["nodes"]} - {*(names if is_named else _candidate_nodes(options, job))}
     turn = "passes" if is_named or "exclude" in options else "takes"
-    return " ".join((_sharing(options, job, environment), turn, ",".join(sorted(others)) or "-", *takes))
+    sharing = _sharing(options, job, environment)
+    return " ".join((sharing, turn, ",".join(sorted(excluded)) or "-", *node_parts))
 
 
-def _sharing(options: Options, job: dict[str, Any], environment: Options) -> str:
-    """Return how a step shares its nodes: "overlap", "exact" or "whole".
+def _sharing(options: Options, job: Job, environment: Options) -> str:
+    """Return which CPUs of its nodes a step leaves to other steps.
 
-    To other steps it leaves all CPUs of its nodes, the CPUs that it does not use, or no CPU.
+    "overlap" stands for all CPUs, "exact" for those that the step does not use, and "whole" for none.
     """
-    if OVERLAPPING.intersection(options):
+    if _OVERLAP_OPTIONS.intersection(options):
         return "overlap"
     takes_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
-    return "exact" if takes_cpus or EXACT.intersection(options) else "whole"
+    return "exact" if takes_cpus or _EXACT_OPTIONS.intersection(options) else "whole"
 
 
-def spread(
-    options: Options, job: dict[str, Any], environment: Options, placed: list[str] | None = None
-) -> tuple[list[dict[str, Any]], str]:
-    """Return the tasks of a step, each with its rank and its node; or the reason why Slurm refuses the step.
+def spread_tasks(
+    options: Options, job: Job, environment: Options, placed: list[str] | None = None
+) -> tuple[list[Task], str]:
+    """Return the tasks of a step, and ""; or no tasks, and the reason why Slurm refuses the step.
 
     `options` and `environment` belong to srun. `placed` has the nodes of the step, if they depend on other
     steps.
@@ -67,38 +71,37 @@ def spread(
     refusal = refusal or _memory_refusal(options, environment)
     if refusal:
         return [], refusal
-    names = placed or _nodes(options, job)
+    names = placed or _candidate_nodes(options, job)
     count, refusal = _node_count(names, options, job, environment)
     if refusal:
         return [], refusal
-    given = _given_tasks(options, job, environment, count)
-    wanted = given or number_of(environment.get("SLURM_NTASKS")) or count
-    if wanted > MAX_STEP_TASKS:
+    requested = _requested_tasks(options, job, environment, count)
+    total = requested or number_of(environment.get("SLURM_NTASKS")) or count
+    if total > MAX_STEP_TASKS:
         return [], "Unable to create step for job: More processors requested than permitted"
-    names = names[: max(min(wanted, count), 1)]
-    node_tasks, refusal = _tasks_on_nodes(names, wanted, options, job, environment, is_given=bool(given))
+    names = names[: max(min(total, count), 1)]
+    node_tasks, refusal = _tasks_on_nodes(names, total, options, job, environment, is_job_total=not requested)
     if refusal:
         return [], refusal
-    places = [(node, local) for node, count in enumerate(node_tasks) for local in range(count)]
+    numbers = [(node, local) for node, tasks in enumerate(node_tasks) for local in range(tasks)]
     order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
-    if order.startswith(("cyclic", "*:", "plane=1")):
-        places.sort(key=lambda place: (place[1], place[0]))
+    if order.startswith(("cyclic", "*:", "plane=1")):  # the next rank runs on the next node
+        numbers.sort(key=lambda node_and_local: (node_and_local[1], node_and_local[0]))
     step_facts = {"node_tasks": node_tasks, "names": names}
     tasks = [
         {"rank": rank, "node": node, "host": names[node], "local": local, **step_facts}
-        for rank, (node, local) in enumerate(places)
+        for rank, (node, local) in enumerate(numbers)
     ]
     return tasks, ""
 
 
-def _node_count(
-    names: list[str], options: Options, job: dict[str, Any], environment: Options
-) -> tuple[int, str]:
+def _node_count(names: list[str], options: Options, job: Job, environment: Options) -> tuple[int, str]:
     """Return how many of the nodes `names` a step gets; or the reason why Slurm refuses the step."""
-    low, most = _node_range(options.get("nodes", ""))
-    asked = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
-    least = min(low, asked or low)  # srun takes no more nodes than tasks
-    count = max(least, min(most, len(names))) or min(len(names), len(job["nodes"]))
+    low, high = _node_range(options.get("nodes", ""))
+    ntasks = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
+    least = min(low, ntasks or low)  # srun takes no more nodes than tasks
+    # Without --nodes, the step gets all nodes of the job.
+    count = max(least, min(high, len(names))) or min(len(names), len(job["nodes"]))
     if count > len(names) or not names:
         few = f"Only allocated {len(names)} nodes asked for {least}"
         return 0, few if names else "Requested node configuration is not available"
@@ -106,48 +109,45 @@ def _node_count(
 
 
 def _tasks_on_nodes(
-    names: list[str],
-    wanted: int,
-    options: Options,
-    job: dict[str, Any],
-    environment: Options,
-    *,
-    is_given: bool,
+    names: list[str], total: int, options: Options, job: Job, environment: Options, *, is_job_total: bool
 ) -> tuple[list[int], str]:
-    """Return the number of tasks on each node; or the reason why Slurm refuses the step."""
-    share, rest = divmod(wanted, len(names))
+    """Return how many of all tasks, `total`, each node runs; or the reason why Slurm refuses the step.
+
+    `is_job_total`: the step itself asks for no number of tasks.
+    """
+    share, rest = divmod(total, len(names))
     node_tasks = [share + (node < rest) for node in range(len(names))]
-    if wanted == sum(job["tasks"]) and len(names) == len(job["nodes"]) and not is_given:
+    if total == sum(job["tasks"]) and len(names) == len(job["nodes"]) and is_job_total:
         node_tasks = list(job["tasks"])
-    if job["exact"] and "overcommit" not in options:
+    if job["knows_cpus"] and "overcommit" not in options:
         per_task = max(_cpus_per_task(options, job, environment), 1)
         cpus = dict(zip(job["nodes"], job["cpus"], strict=True))
         node_tasks = _fitted_tasks(node_tasks, [cpus[name] // per_task for name in names])
-        if sum(node_tasks) < wanted:
+        if sum(node_tasks) < total:
             return [], "Unable to create step for job: More processors requested than permitted"
     per_task = int(job["gpus_per_task"])
-    held = dict(zip(job["nodes"], job["gpus"], strict=True))
-    if per_task and any(tasks * per_task > held[name] for name, tasks in zip(names, node_tasks, strict=True)):
+    gpus = dict(zip(job["nodes"], job["gpus"], strict=True))
+    if per_task and any(tasks * per_task > gpus[name] for name, tasks in zip(names, node_tasks, strict=True)):
         return [], "Unable to create step for job: Insufficient GRES available in allocation"
     return node_tasks, ""
 
 
-def _fitted_tasks(node_tasks: list[int], rooms: list[int]) -> list[int]:
-    """Return the number of tasks on each node, at most the node's number in `rooms`.
+def _fitted_tasks(node_tasks: list[int], limits: list[int]) -> list[int]:
+    """Return the number of tasks on each node, at most the node's number in `limits`.
 
-    The next nodes take the tasks for which a node has no room.
+    The first nodes with room take the tasks that are too many for another node.
     """
-    fitting = [min(tasks, room) for tasks, room in zip(node_tasks, rooms, strict=True)]
+    fitting = [min(tasks, limit) for tasks, limit in zip(node_tasks, limits, strict=True)]
     rest = sum(node_tasks) - sum(fitting)
-    for node, room in enumerate(rooms):
-        more = min(rest, room - fitting[node])
+    for node, limit in enumerate(limits):
+        more = min(rest, limit - fitting[node])
         fitting[node] += more
         rest -= more
     return fitting
 
 
 def _node_range(text: str) -> tuple[int, int]:
-    """Return the least and the largest number of nodes in the value of --nodes; 0 for no number."""
+    """Return the least and the largest number of nodes in a --nodes such as 2-4; 0 for no number."""
     if text[-1:] in ("k", "K", "m", "M"):
         number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
         return number, number
@@ -155,17 +155,16 @@ def _node_range(text: str) -> tuple[int, int]:
     return (sizes[0], max(sizes)) if "-" in text or "," in text else (sizes[0], sizes[0])
 
 
-def _given_tasks(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
+def _requested_tasks(options: Options, job: Job, environment: Options, nodes: int) -> int:
     """Return the number of tasks that a step asks for; 0 if the step gets the job's number of tasks."""
-    given = number_of(options.get("ntasks", "").strip().removeprefix("+"))
+    ntasks = number_of(options.get("ntasks", "").strip().removeprefix("+"))
     if per_gpu := _tasks_per_gpu(options, environment):  # --ntasks-per-gpu comes before all other numbers
-        known = given or number_of(environment.get("SLURM_NTASKS"))
-        return max(known, per_gpu * _gpus_in_all(options, job, environment, nodes))
+        known = ntasks or number_of(environment.get("SLURM_NTASKS"))
+        return max(known, per_gpu * _total_gpus(options, job, environment, nodes))
     per_node = number_of(_tasks_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
-    # The number of tasks per node comes before the job's number of tasks.
-    obeys = "nodes" in options and per_node and job["release"] >= NEW_STEPS
-    if given or (environment.get("SLURM_NTASKS") and not obeys):
-        return given
+    is_per_node_first = "nodes" in options and per_node and job["release"] >= NEW_STEPS
+    if ntasks or (environment.get("SLURM_NTASKS") and not is_per_node_first):
+        return ntasks
     return nodes * (per_node or 1)
 
 
@@ -173,8 +172,8 @@ def _tasks_per_node(options: Options) -> str | None:
     return options.get("ntasks-per-node", options.get("tasks-per-node"))
 
 
-def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, nodes: int) -> int:
-    """Return the number of GPUs for which --ntasks-per-gpu starts tasks.
+def _total_gpus(options: Options, job: Job, environment: Options, nodes: int) -> int:
+    """Return the number of GPUs for which --ntasks-per-gpu starts tasks, on all nodes together.
 
     In Slurm 22.05, a number of GPUs per node comes before --gpus.
     """
@@ -190,32 +189,31 @@ def _gpus_in_all(options: Options, job: dict[str, Any], environment: Options, no
     return node_gpus * nodes or sum(map(int, job["asked_gpus"]))
 
 
-def _gpu_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
+def _gpu_refusal(options: Options, job: Job, environment: Options) -> str:
     """Return why srun refuses the GPUs that a step asks for; "" if the step gets them."""
     is_gres = options.get("gres", "").startswith("gpu")
     is_per_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
     if is_gres and is_per_node and job["release"] >= "26.05":
         return "--gpus-per-node and --gres=gpu are mutually exclusive."
     names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
-    asks = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
+    asks_for_gpus = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
     # A job with whole nodes may have GPUs that it did not ask for.
-    has_no_gpus = not (any(job["gpus"]) or job["alone"])
-    differs = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
-    if differs or (has_no_gpus and asks):
+    has_no_gpus = not (any(job["gpus"]) or job["has_nodes_alone"])
+    has_two_totals = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
+    if has_two_totals or (has_no_gpus and asks_for_gpus):
         return "Unable to create step for job: Invalid generic resource (gres) specification"
     return ""
 
 
 def _memory_refusal(options: Options, environment: Options) -> str:
     """Return why srun refuses the variables for memory in its environment; "" if srun accepts them."""
-    kinds = ("CPU", "GPU", "NODE")
-    given = [kind for kind in kinds if environment.get(f"SLURM_MEM_PER_{kind}")]
-    if len(given) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
-        return ""
+    present = [unit for unit in ("CPU", "GPU", "NODE") if environment.get(f"SLURM_MEM_PER_{unit}")]
+    if len(present) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
+        return ""  # with such an option, srun ignores the variables
     return "SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive."
 
 
-def _number_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
+def _number_refusal(options: Options, job: Job, environment: Options) -> str:
     """Return why srun refuses the numbers in its options; "" if srun accepts them."""
     for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
         value = options.get(name, "1")
@@ -223,35 +221,32 @@ def _number_refusal(options: Options, job: dict[str, Any], environment: Options)
             return f'Invalid numeric value "{value}" for --{name}.'
     nodes = options.get("nodes", "1")
     least, dash, most = ("1" if _is_placeholder(nodes, environment) else nodes).partition("-")
-    is_list = ("," in least + most or ":" in least + most) and job["release"] >= "23.02"
-    is_large = least[:-1].isdecimal() and least[-1] in "kKmM"
-    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and (is_list or is_large)):
+    is_list = ("," in least + most or ":" in least + most) and job["release"] >= "23.02"  # such as 1,2,4
+    has_suffix = least[:-1].isdecimal() and least[-1] in "kKmM"  # such as 2k
+    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and (is_list or has_suffix)):
         return f'"{options["nodes"]}" is not a valid node count'
     if number_of(most) and number_of(most) < number_of(least):
         return f"Maximum node count {most} is less than minimum node count {least}"
     return _per_gpu_refusal(options, job, environment)
 
 
-def _per_gpu_refusal(options: Options, job: dict[str, Any], environment: Options) -> str:
+def _per_gpu_refusal(options: Options, job: Job, environment: Options) -> str:
     """Return why srun refuses --ntasks-per-gpu with its other options; "" if srun accepts them."""
     if not _tasks_per_gpu(options, environment):
         return ""
-    words = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
+    message = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
     if _tasks_per_node(options) or number_of(environment.get("SLURM_NTASKS_PER_NODE")):
-        return f"--ntasks-per-node {words}"
+        return f"--ntasks-per-node {message}"
     if "gpus-per-task" in options:
-        return f"--gpus-per-task {words}"
+        return f"--gpus-per-task {message}"
     if job["gpus_per_task"]:
         name = "SLURM_TRES_PER_TASK" if job["release"] >= NEW_STEPS else "SLURM_GPUS_PER_TASK"
-        return f"{name} {words}"
+        return f"{name} {message}"
     return ""
 
 
 def _is_placeholder(value: str, environment: Options) -> bool:
-    """Return whether a value stands for a value that only the user knows.
-
-    For example, ARG1 stands for an argument, and NAME for the value of the variable NAME.
-    """
+    """Return whether a value is a stand-in, such as ARG1 for an argument, or NAME for the value of $NAME."""
     return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
 
 
@@ -260,26 +255,27 @@ def _tasks_per_gpu(options: Options, environment: Options) -> int:
     return number_of(options.get("ntasks-per-gpu") or environment.get("SLURM_NTASKS_PER_GPU"))
 
 
-def _cpus_per_task(options: Options, job: dict[str, Any], environment: Options) -> int:
+def _cpus_per_task(options: Options, job: Job, environment: Options) -> int:
     """Return the number of CPUs for each task of a step; 0 if neither an option nor a variable has it."""
-    asked = number_of(options.get("cpus-per-task"))
-    if asked or "22.05" <= job["release"] < "23.11":
-        return asked
+    cpus = number_of(options.get("cpus-per-task"))
+    if cpus or "22.05" <= job["release"] < "23.11":  # in these releases, srun does not read the variable
+        return cpus
     return number_of(environment.get("SLURM_CPUS_PER_TASK"))
 
 
-def _nodes(options: Options, job: dict[str, Any]) -> list[str]:
+def _candidate_nodes(options: Options, job: Job) -> list[str]:
+    """Return the nodes of a job from which a step takes the first; [] if srun refuses the --nodelist."""
     names = list(job["nodes"])
     if "nodelist" in options:
-        listed = options["nodelist"].strip()
-        wanted = {*_hosts(listed.replace("\n", ",") if job["release"] >= NEW_STEPS else listed)}
+        text = options["nodelist"].strip()
+        listed = {*_hosts(text.replace("\n", ",") if job["release"] >= NEW_STEPS else text)}
         limit = number_of(options.get("nodes")) or len(names)
-        if not listed or len(wanted) > limit or any("\n" in name for name in wanted):
+        if not text or len(listed) > limit or any("\n" in name for name in listed):
             return []
-        names = [name for name in names if name in wanted] or names
+        names = [name for name in names if name in listed] or names
     if "exclude" in options:
-        without = _hosts(options["exclude"])
-        names = [name for name in names if name not in without]
+        excluded = _hosts(options["exclude"])
+        names = [name for name in names if name not in excluded]
     return names[number_of(options.get("relative")) :] or names
 
 
@@ -290,16 +286,12 @@ def _hosts(text: str) -> list[str]:
     return hosts(text)
 
 
-def variables(
-    task: dict[str, Any],
-    tasks: list[dict[str, Any]],
-    options: Options,
-    job: dict[str, Any],
-    environment: Options,
+def task_variables(
+    task: Task, tasks: list[Task], options: Options, job: Job, environment: Options
 ) -> Options:
     """Return the variables that Slurm sets in a task, apart from the variables of the batch script."""
     node_tasks, names = task["node_tasks"], task["names"]
-    mask = os.umask(0)
+    mask = os.umask(0)  # to read the mask, one must set it
     os.umask(mask)
     node_ranks = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     values = {
@@ -311,7 +303,7 @@ def variables(
         **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), str(len(tasks))),
         **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), str(len(names))),
         "SLURM_STEP_NODELIST": node_list(names, job["nodes"]),
-        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts(node_tasks)),
+        **dict.fromkeys(("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"), counts_text(node_tasks)),
         "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.1",
         "SLURM_UMASK": f"{mask:04o}",
     }
@@ -322,45 +314,42 @@ def variables(
     return values | _gpu_variables(task, len(node_ranks), options, job, environment)
 
 
-def _number_variables(
-    tasks_on_node: int, options: Options, job: dict[str, Any], environment: Options
-) -> Options:
+def _number_variables(tasks_on_node: int, options: Options, job: Job, environment: Options) -> Options:
     """Return the variables that follow from a step's numbers of CPUs, GPUs and tasks."""
-    values, later = {}, job["release"] >= NEW_STEPS
+    values, is_new = {}, job["release"] >= NEW_STEPS
     for name in ("gpus", "gpus-per-node"):
-        if later and options.get(name):
+        if is_new and options.get(name):
             values[f"SLURM_{name.upper().replace('-', '_')}"] = options[name]
-    if asked := number_of(options.get("cpus-per-task")):
-        values["SLURM_CPUS_PER_TASK"] = str(asked)
+    if cpus := number_of(options.get("cpus-per-task")):
+        values["SLURM_CPUS_PER_TASK"] = str(cpus)
     per_task = _cpus_per_task(options, job, environment)
     if per_task or _sharing(options, job, environment) == "exact":
         values["SLURM_CPUS_ON_NODE"] = str(max(per_task, 1) * tasks_on_node)
     if options.get("ntasks-per-node") and (
-        "SLURM_NTASKS_PER_NODE" not in environment or (later and "nodes" in options)
+        "SLURM_NTASKS_PER_NODE" not in environment or (is_new and "nodes" in options)
     ):
         values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     return values
 
 
 def _gpu_variables(
-    task: dict[str, Any], tasks_on_node: int, options: Options, job: dict[str, Any], environment: Options
+    task: Task, tasks_on_node: int, options: Options, job: Job, environment: Options
 ) -> Options:
     """Return the variables about the GPUs that a task sees; {} if its step has no GPUs on the node."""
-    held = _gpus_of_step(options, job, task["host"], len(task["names"]), tasks_on_node)
-    if not held:
+    count = _gpus_of_step(options, job, task["host"], len(task["names"]), tasks_on_node)
+    if not count:
         return {}
-    places = _seen_gpus(task["local"], held, tasks_on_node, options, job)
+    visible = _visible_gpus(task["local"], count, tasks_on_node, options, job)
     if (per_gpu := _tasks_per_gpu(options, environment)) and "gpu-bind" not in options:
-        places = [task["local"] // per_gpu % held]
-    gpus = dict(enumerate(task.get("gpus") or ()))  # the GPUs of the step: place -> number on the node
-    seen = ",".join(str(gpus.get(place, place)) for place in places)
-    values = dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), seen) if seen else {}
-    return values | {"SLURM_GPUS_ON_NODE": str(held)}
+        visible = [task["local"] // per_gpu % count]
+    # `visible` counts the GPUs of the step; a step beside others may have the GPUs 2 and 3 of the node.
+    step_gpus = dict(enumerate(task.get("gpus") or ()))
+    numbers = ",".join(str(step_gpus.get(gpu, gpu)) for gpu in visible)
+    values = dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), numbers) if numbers else {}
+    return values | {"SLURM_GPUS_ON_NODE": str(count)}
 
 
-def _option_variables(
-    tasks: int, nodes: int, options: Options, job: dict[str, Any], environment: Options
-) -> Options:
+def _option_variables(tasks: int, nodes: int, options: Options, job: Job, environment: Options) -> Options:
     """Return the variables that follow from other options of a step, and SLURM_DISTRIBUTION."""
     values = {
         variable: options[option] or "1"
@@ -373,74 +362,75 @@ def _option_variables(
         return values | {"SLURM_DISTRIBUTION": order}
     if options.get("mem") == "0":
         return values
-    is_asked = "ntasks" in options or "SLURM_NTASKS" in environment
+    has_ntasks = "ntasks" in options or "SLURM_NTASKS" in environment
     has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
-    is_block = tasks > nodes or (job["release"] >= NEW_STEPS and has_cpus and not is_asked)
+    is_block = tasks > nodes or (job["release"] >= NEW_STEPS and has_cpus and not has_ntasks)
     return values | {"SLURM_DISTRIBUTION": "block" if is_block else "cyclic"}
 
 
-def _gpus_of_step(options: Options, job: dict[str, Any], name: str, nodes: int, tasks: int) -> int:
+def _gpus_of_step(options: Options, job: Job, name: str, nodes: int, tasks: int) -> int:
     """Return the number of GPUs that a step gets on the node `name`, on which it has `tasks` tasks."""
-    place = job["nodes"].index(name)
-    held = int(job["gpus"][place])
+    node = job["nodes"].index(name)
+    limit = int(job["gpus"][node])
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
-            if option != "gres" or item.startswith(("gpu", "none")):
+            if option != "gres" or item.startswith(("gpu", "none")):  # such as gpu:a100:2, gpu or none
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
-                return min(count, held)
+                return min(count, limit)
     if (per_task := _gpus_per_task(options, job)) and not job["gpus_per_node"]:
-        return min(per_task * tasks, held)
+        return min(per_task * tasks, limit)
     total = number_of(options.get("gpus", "").rpartition(":")[2])
     if total and not per_task and (job["release"] >= NEW_STEPS or not job["gpus_per_node"]):
-        return min(max(total // nodes, 1), held)
-    return int(job["asked_gpus"][place])
+        return min(max(total // nodes, 1), limit)
+    return int(job["asked_gpus"][node])
 
 
-def _seen_gpus(local: int, held: int, tasks: int, options: Options, job: dict[str, Any]) -> list[int]:
-    """Return the GPUs that a task sees, as places among the `held` GPUs of its step on the node."""
-    later = job["release"] >= NEW_STEPS
-    per_task = _gpus_per_task(options, job) if later or tasks > 1 else 0
+def _visible_gpus(local: int, count: int, tasks: int, options: Options, job: Job) -> list[int]:
+    """Return the GPUs that a task sees, as numbers below `count`: the GPUs of its step on the node."""
+    is_new = job["release"] >= NEW_STEPS
+    per_task = _gpus_per_task(options, job) if is_new or tasks > 1 else 0
     kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
-    if kind in ("map_gpu", "mask_gpu"):
+    if kind in ("map_gpu", "mask_gpu"):  # such as map_gpu:1,0: an item for each task, again from the first
         item = value.split(",")[local % (value.count(",") + 1)]
-        mask = _mask(item) if kind == "mask_gpu" else 1 << min(number_of(item), held)
-        return [number for number in range(held) if mask >> number & 1]
+        mask = _mask_bits(item) if kind == "mask_gpu" else 1 << min(number_of(item), count)
+        return [gpu for gpu in range(count) if mask >> gpu & 1]
     if kind == "single":
-        return [local // (number_of(value) or 1) % held]
-    if kind == "none" and per_task and not later:
+        return [local // (number_of(value) or 1) % count]
+    if kind == "none" and per_task and not is_new:
         return []
     if kind == "per_task":
         per_task = number_of(value)
     elif kind:
         per_task = 0
-    return [*range(held)][local * per_task : (local + 1) * per_task] if per_task else [*range(held)]
+    return [*range(count)][local * per_task : (local + 1) * per_task] if per_task else [*range(count)]
 
 
-def _mask(text: str) -> int:
+def _mask_bits(text: str) -> int:
+    """Return the number in a text such as 0x3; 0 for any other text."""
     try:
         return int(text, 0)
     except ValueError:
         return 0
 
 
-def _gpus_per_task(options: Options, job: dict[str, Any]) -> int:
+def _gpus_per_task(options: Options, job: Job) -> int:
     """Return the number of GPUs that each task has for itself; 0 if all tasks see all GPUs of the step."""
     return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
 
 
 def number_of(text: str | None) -> int:
-    """Return the number that a text is; 0 for any other text, and for ten digits or more."""
+    """Return a text of digits as a number; 0 for any other text, and for ten digits or more."""
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
-def counts(numbers: Iterable[int]) -> str:
+def counts_text(numbers: Iterable[int]) -> str:
     """Return numbers in Slurm's short form, such as 4(x2),3."""
     runs = [(number, len([*run])) for number, run in groupby(numbers)]
     return ",".join(f"{number}(x{times})" if times > 1 else str(number) for number, times in runs)
 
 
 def node_list(names: list[str], nodes: list[str]) -> str:
-    """Return the nodes `names` of a job in Slurm's short form, such as node[1-4]."""
+    """Return the nodes `names` of a job with `nodes` in Slurm's short form, such as node[1-4]."""
     if len(names) == 1:
         return names[0]
     first = nodes.index(names[0])

@@ -18,20 +18,21 @@ from sbatchgen.base.files import account_home
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.mounts import Mount, above, below, mounts, within
 from sbatchgen.base.machine.temporary import temporary_folder
-from sbatchgen.lab.plan.copies import Files, copied_part, copied_parts, copy, danger, folder_in, to_copy
+from sbatchgen.lab.plan.copies import Files, copied_part, copied_tree, copy, danger, folder_in, part_to_copy
 from sbatchgen.lab.sandbox.box import Box, LayersRefusedError, Mark
 
 _SECRET_FOLDERS = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
 _SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
 _KERNEL_FACTS = "/sys"  # facts of the kernel, without files of users
 _PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # folders that each sandbox shows
-_SYSTEM_FOLDERS = ("/usr", "/var")  # the sandbox shows or hides their folders, not this module
+_SYSTEM_FOLDERS = ("/usr", "/var")  # box.py, not this module, decides what the sandbox shows of them
 _MAX_FOLDERS = 64  # folders that the script names, and mounts below each folder
-_ATTEMPTS = 4  # starts of a sandbox, each with fewer folders
-# The descriptor of entries that mark a folder, and of names that mark a folder under copies.
-_MARKS, _MAX_NAMES = 8, 5000
+_ATTEMPTS = 4  # starts of a sandbox, each without the layers that the system refused before
+_MARKING_ENTRIES = 8  # entries by which the sandbox knows a folder again
+_MARKING_NAMES = 5000  # names by which the sandbox knows a folder that copies cover
 _MAX_LAYERS = 300  # layers of all folders together
 _MAX_ENTRIES = 1000  # entries of a folder whose links are followed
+# An absolute path in a script, such as /data/train, but not the end of a relative path or a URL.
 _PATH = re.compile(r"(?<![\w.:/}])(?:/[\w.+@=-]+)+", re.ASCII)
 
 
@@ -42,10 +43,10 @@ class ShownFolders(NamedTuple):
     """The folders and files of this machine that a sandbox shows."""
 
     layers: dict[str, list[int]]  # by path: the descriptors of a folder and of the copies over it
-    marks: dict[str, Mark]  # marks by which the sandbox knows these folders
+    marks: dict[str, Mark]  # by path: what the sandbox compares, in case another folder is now there
     files: Files  # copies of small files, for folders that can't have a layer
-    readable: dict[str, int]  # descriptors of folders that are shown without a layer
-    not_shown: dict[str, str]  # folders that are not shown, with the reason
+    readable: dict[str, int]  # by path: the descriptor of a folder that is shown without a layer
+    not_shown: dict[str, str]  # by path: the reason why a folder is not shown
     refused: frozenset[str]  # folders over which the system allows no layer
 
     def in_box(self, box: Box) -> Box:
@@ -67,7 +68,8 @@ class VisibleFolders:
     Each folder gets a layer in memory, so that the script does not change the folder.
     """
 
-    homes: dict[str, int | None]  # descriptors of the user's home folders, which are never shown as a whole
+    # by path: the descriptor of a home folder of the user, or None; a home is never shown as a whole
+    homes: dict[str, int | None]
     by_user: tuple[str, ...]  # folders that the user chose, such as the folder of submission
     cleanup: ExitStack  # closes the descriptors and removes the copies at its end
     unchecked: tuple[str, ...] = ()  # folders that are shown although no rule was applied
@@ -75,12 +77,12 @@ class VisibleFolders:
     text: str = ""  # the script, with the home folder in place of ~ and $HOME
     # by the path of a folder: the descriptor of the copies over it; None for a folder without copies
     copies: dict[str, int | None] = field(default_factory=dict)
-    # folders over which the system allows no layer, with the reason
+    # by path: the reason why a folder gets no layer
     refused: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()  # the mounts of this machine
 
     def run(self, start: Callable[[ShownFolders], T]) -> T:
-        """Call a function that runs a sandbox; call it again without layers that the system refuses."""
+        """Return the result of `start`, which runs a sandbox; start again without layers that it refuses."""
         for attempt in range(_ATTEMPTS):
             with self.open() as shown:
                 try:
@@ -109,22 +111,23 @@ class VisibleFolders:
         exist, or may not be shown.
         """
         real = path_of(path)
-        whole = [folder for folder in shown if folder == path or not self._has_mounts(folder)]
-        is_inside = _is_in_one(path, whole)
-        if not real or (is_inside and _is_in_one(real, whole)):
+        shown_whole = [folder for folder in shown if folder == path or not self._has_mounts(folder)]
+        is_inside = _is_in_one(path, shown_whole)
+        if not real or (is_inside and _is_in_one(real, shown_whole)):
             return ""
+        # A path inside a shown folder is a link here, whose target needs a folder of its own.
         parts = (real if is_inside else os.path.normpath(path)).split("/")[1:]
-        holder = ""
-        for count in range(min(2, len(parts)), len(parts) + 1):
-            folder = "/" + "/".join(parts[:count])
+        outermost = ""
+        for depth in range(min(2, len(parts)), len(parts) + 1):  # not /data for /data/x
+            folder = "/" + "/".join(parts[:depth])
             if self.may_be_shown(folder, by_user=False):
-                holder = folder
+                outermost = folder
                 if not self._has_mounts(folder):
                     break
-        return "" if holder in shown else holder
+        return "" if outermost in shown else outermost
 
     def _has_mounts(self, path: str) -> bool:
-        if (descriptor := _descriptor(path)) is None:
+        if (descriptor := _folder_descriptor(path)) is None:
             return False
         try:
             return bool(below(descriptor, self.mounts))
@@ -132,7 +135,7 @@ class VisibleFolders:
             os.close(descriptor)
 
     def may_be_shown(self, path: str, *, by_user: bool) -> bool:
-        """Return whether a folder exists and may be shown; `by_user`: the user chose the folder."""
+        """Return whether a folder exists and may be shown; `by_user`: the user chose it."""
         descriptor = self.open_folder(path, by_user=by_user)
         if descriptor is not None:
             os.close(descriptor)
@@ -140,7 +143,7 @@ class VisibleFolders:
 
     def open_folder(self, path: str, *, by_user: bool) -> int | None:
         """Return a descriptor of a folder that may be shown; None for any other path."""
-        if (descriptor := _descriptor(path)) is None:
+        if (descriptor := _folder_descriptor(path)) is None:
             return None
         is_readable = os.access(f"/proc/self/fd/{descriptor}", os.R_OK | os.X_OK)
         if is_readable and self.allows(descriptor, by_user=by_user):
@@ -150,23 +153,22 @@ class VisibleFolders:
 
     def allows(self, descriptor: int, *, by_user: bool) -> bool:  # noqa: PLR0911 - a rule each
         """Return whether an open folder may be shown; `by_user`: the user chose the folder."""
-        path, status = _real(descriptor), os.fstat(descriptor)
-        # A folder that holds a hidden folder stays hidden.
-        if any(_is_in(place, path) for place in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)):
+        path, status = _real_path(descriptor), os.fstat(descriptor)
+        # A folder around a hidden folder stays hidden.
+        if any(_is_in(hidden, path) for hidden in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)):
             return False
         homes = [home for home in self.homes.values() if home is not None]
         if any(within(descriptor, home, self.mounts) is not None for home in homes):
             return False
         is_mine, is_shared = status.st_uid == os.getuid(), _is_in_one(path, _SHARED_FOLDERS)
-        if (self._is_hidden_at_home(descriptor, homes) or _is_in_one(path, _SECRET_FOLDERS)) and not (
-            is_shared and by_user
-        ):
+        is_secret = self._is_hidden_at_home(descriptor, homes) or _is_in_one(path, _SECRET_FOLDERS)
+        if is_secret and not (is_shared and by_user):  # /dev/shm is in /dev
             return False
         if by_user:
             return is_mine or not is_shared
         if is_shared or _is_in_one(path, _SYSTEM_FOLDERS):
             return False
-        # Root has no capabilities in the sandbox, so root needs the right to enter each folder above.
+        # Root has no capabilities in the sandbox, and enters a folder of others only by the rights of all.
         if os.getuid() == 0:
             parts = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
             if not all(part.st_uid == 0 or part.st_mode & 0o1 for part in parts):
@@ -174,22 +176,23 @@ class VisibleFolders:
         return is_mine or status.st_uid == 0 or status.st_mode & 0o5 == 0o5
 
     def _is_hidden_at_home(self, descriptor: int, homes: Sequence[int]) -> bool:
-        """Return whether an open folder is in a folder .NAME of a home folder.
+        """Return whether an open folder is in a hidden folder of a home folder, such as ~/.ssh.
 
-        The home folder is known by its device and inode, in case a folder is mounted a second time.
+        Devices and inodes are compared too, in case the home folder is mounted under a second path.
         """
-        path = _real(descriptor)
+        path = _real_path(descriptor)
         if any(path.startswith(f"{home}/.") for home in self.homes):
             return True
         if any((within(home, descriptor, self.mounts) or "").startswith(".") for home in homes):
             return True
-        places, name = [(status.st_dev, status.st_ino) for status in map(os.fstat, homes)], ""
+        home_ids = [(status.st_dev, status.st_ino) for status in map(os.fstat, homes)]
+        name_below = ""  # the name of the folder before, which is in `folder`
         for folder in above(path):
             with suppress(OSError):
                 status = os.stat(folder)
-                if (status.st_dev, status.st_ino) in places and name.startswith("."):
+                if (status.st_dev, status.st_ino) in home_ids and name_below.startswith("."):
                     return True
-            name = folder.rpartition("/")[2]
+            name_below = folder.rpartition("/")[2]
         return False
 
     @contextmanager
@@ -200,37 +203,40 @@ class VisibleFolders:
 
 
 class _Opening:
-    """The opening of visible folders, outer folders first."""
+    """Opens visible folders, outer folders first, and collects them as `ShownFolders`."""
 
     def __init__(self, visible: VisibleFolders, stack: ExitStack) -> None:
         self.visible, self.stack = visible, stack
         self.result = ShownFolders({}, {}, {}, {}, {}, frozenset(visible.refused))
-        # by the path of a folder to show: its descriptor, and whether the user chose the folder
-        self.places: dict[str, tuple[int, bool]] = {}
+        # by the path of a folder to show: its descriptor, and whether the user chose it
+        self.opened: dict[str, tuple[int, bool]] = {}
 
     def open_all(self) -> ShownFolders:
         """Open the folders and return their descriptors."""
         visible = self.visible
-        wanted = {path: path in visible.by_user for path in (*visible.by_script, *visible.by_user)}
-        todo = sorted(wanted.items())
-        while todo and len(self.places) < _MAX_LAYERS:
+        is_by_user = {path: path in visible.by_user for path in (*visible.by_script, *visible.by_user)}
+        todo = sorted(is_by_user.items())
+        while todo and len(self.opened) < _MAX_LAYERS:
             path, by_user = todo.pop(0)
             if (descriptor := visible.open_folder(path, by_user=by_user)) is None:
                 continue
             self.stack.callback(os.close, descriptor)
-            real, outer = _real(descriptor), [place for place in self.places if path.startswith(f"{place}/")]
-            is_link = any(_real(self.places[place][0]) + path[len(place) :] != real for place in outer)
+            real = _real_path(descriptor)
+            outer = [folder for folder in self.opened if path.startswith(f"{folder}/")]
+            is_link = any(
+                _real_path(self.opened[folder][0]) + path[len(folder) :] != real for folder in outer
+            )
             # The layer of the outer folder has the link, so the target of the link needs a layer.
-            place = real if is_link else os.path.normpath(path)
-            if place in self.places:
+            shown_path = real if is_link else os.path.normpath(path)
+            if shown_path in self.opened:
                 continue
-            self.places[place] = descriptor, by_user
+            self.opened[shown_path] = descriptor, by_user
             mounted = [
                 path + mount[len(real) :] for mount in below(descriptor, visible.mounts)[:_MAX_FOLDERS]
             ]
             todo = sorted({**dict.fromkeys(mounted, by_user), **dict(todo)}.items())
-        for path in sorted(self.places):
-            self._show(path, *self.places[path])
+        for path in sorted(self.opened):
+            self._show(path, *self.opened[path])
         for path in sorted({*visible.unchecked}):
             self._show_unchecked(path)
         return self.result
@@ -239,7 +245,7 @@ class _Opening:
         """Show an open folder by a layer, by its parts, or by copies of its small files."""
         visible = self.visible
         if path in visible.refused:
-            files, large = copied_parts(descriptor, path, self.places)
+            files, large = copied_tree(descriptor, path, self.opened)
             self.result.files.update(files)
             if large or not files:
                 but = "; the small files in it are" if files else ""
@@ -262,38 +268,38 @@ class _Opening:
 
         Returns a descriptor of the folder with the copies; None if no file needs a copy.
         """
-        if (part := to_copy(descriptor, by_user=by_user)) == "none":
+        if (part := part_to_copy(descriptor, by_user=by_user)) == "none":
             return None
         cleanup = self.visible.cleanup
-        place = cleanup.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
-        place.mkdir()
-        copy(descriptor, str(place), some=part == "some")
-        copied = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        to = cleanup.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
+        to.mkdir()
+        copy(descriptor, str(to), only_unknown=part == "some")
+        copied = os.open(to, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         cleanup.callback(os.close, copied)
         return copied
 
     def _mark(self, path: str, descriptor: int, *, is_covered: bool = False) -> None:
         """Record the mark by which the sandbox knows an open folder again.
 
-        The names of all entries mark a folder that copies cover. Some entries mark any other folder.
+        The names of all entries mark a folder that copies cover. The first entries mark any other folder.
         """
-        most = _MAX_NAMES if is_covered else _MARKS
+        most = _MARKING_NAMES if is_covered else _MARKING_ENTRIES
         try:
             at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except OSError:  # the script can't read the folder either
             return
         try:
             with os.scandir(at) as entries:
-                some = [entry for entry, _ in zip(entries, range(most), strict=False)]
-            known = []
-            for entry in some[:_MARKS]:
+                first = [entry for entry, _ in zip(entries, range(most), strict=False)]
+            compared = []
+            for entry in first[:_MARKING_ENTRIES]:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    known.append((entry.name, status.st_ctime_ns, status.st_ino))
+                    compared.append((entry.name, status.st_ctime_ns, status.st_ino))
         finally:
             os.close(at)
-        if not is_covered or len(some) < most:
-            self.result.marks[path] = known, [entry.name for entry in some] if is_covered else None
+        if not is_covered or len(first) < most:  # else the folder has more names than the mark may hold
+            self.result.marks[path] = compared, [entry.name for entry in first] if is_covered else None
 
     def _show_parts(self, path: str, descriptor: int, *, by_user: bool) -> None:
         """Show each folder in a folder, because mounts below it allow no layer over the whole."""
@@ -304,30 +310,30 @@ class _Opening:
         self.result.files.update(part.files if by_user else {path: None})
         if not by_user and not _is_in_one(path, self.result.not_shown):
             self.result.not_shown[path] = "has mounts below; the folders in it are"
-        above_limit = 0  # folders without a layer, because there are too many layers
+        hidden = 0  # folders that are not shown, because there are too many layers
         for name in part.folders:
-            place = f"{path}/{name}"
-            if place in self.places:
+            inner_path = f"{path}/{name}"
+            if inner_path in self.opened:
                 continue
             if len(self.result.layers) >= _MAX_LAYERS:
-                above_limit += 1
+                hidden += 1
                 continue
             with suppress(OSError):
                 inner = folder_in(descriptor, name)
                 self.stack.callback(os.close, inner)
                 is_readable = os.access(f"/proc/self/fd/{inner}", os.R_OK | os.X_OK)
                 if is_readable and self.visible.allows(inner, by_user=True):
-                    self._show(place, inner, by_user)
-        if by_user and (part.large or above_limit):
+                    self._show(inner_path, inner, by_user)
+        if by_user and (part.large or hidden):
             self.result.not_shown[path] = "has mounts below; the folders and small files in it are"
 
     def _show_unchecked(self, path: str) -> None:
-        """Show a folder that no rule was applied to.
+        """Show a folder that is shown whatever the rules say.
 
-        The folder gets no layer only if no layer is possible and the folder is safe.
+        If no layer is possible, the script sees the folder itself, unless that is a danger.
         """
         shown = (*self.result.layers, *self.result.readable, *_PROGRAM_FOLDERS)
-        if (descriptor := _descriptor(path)) is None:
+        if (descriptor := _folder_descriptor(path)) is None:
             return
         self.stack.callback(os.close, descriptor)
         has_mounts = below(descriptor, self.visible.mounts)
@@ -362,7 +368,7 @@ def visible_folders(
     homes: dict[str, int | None] = {}
     for place in (home, account_home()):
         if place.strip("/"):
-            homes[os.path.realpath(place)] = descriptor = _descriptor(place)
+            homes[os.path.realpath(place)] = descriptor = _folder_descriptor(place)
             if descriptor is not None:
                 cleanup.callback(os.close, descriptor)
     visible = VisibleFolders(homes, (), cleanup, tuple(unchecked), mounts=mounts())
@@ -379,18 +385,18 @@ def visible_folders(
 
 
 def path_of(path: str) -> str:
-    """Return a path with its links resolved; "" for a missing path. The file is not opened for reading."""
+    """Return an existing path with its links resolved, without opening the file; "" for a missing path."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return ""
     try:
-        return _real(descriptor)
+        return _real_path(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _descriptor(path: str) -> int | None:
+def _folder_descriptor(path: str) -> int | None:
     """Return a descriptor of a folder, opened with O_PATH; None for any other path."""
     try:
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -398,19 +404,21 @@ def _descriptor(path: str) -> int | None:
         return None
 
 
-def _real(descriptor: int) -> str:
+def _real_path(descriptor: int) -> str:
+    """Return the path of an open file or folder, without links."""
     return os.readlink(f"/proc/self/fd/{descriptor}")
 
 
-def _is_in(path: str, place: str) -> bool:
-    return f"{path}/".startswith(f"{place.rstrip('/')}/")
+def _is_in(path: str, folder: str) -> bool:
+    return f"{path}/".startswith(f"{folder.rstrip('/')}/")
 
 
-def _is_in_one(path: str, places: Iterable[str]) -> bool:
-    return any(_is_in(path, place) for place in places)
+def _is_in_one(path: str, folders: Iterable[str]) -> bool:
+    return any(_is_in(path, folder) for folder in folders)
 
 
 def _link_targets(folder: str) -> Iterator[str]:
+    """Yield the paths to which the links in a folder lead."""
     with suppress(OSError), os.scandir(folder) as entries:
         for entry, _ in zip(entries, range(_MAX_ENTRIES), strict=False):
             if entry.is_symlink():

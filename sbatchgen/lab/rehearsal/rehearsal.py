@@ -28,7 +28,7 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runs.folder_check import filled_path
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.slurm.client import submit_environment
-from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant
+from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant_of
 from sbatchgen.lab.plan.stand_ins import facts_of_steps
 from sbatchgen.lab.plan.visible_folders import ShownFolders, VisibleFolders, visible_folders
 from sbatchgen.lab.rehearsal.added_folders import added_folders
@@ -80,7 +80,7 @@ class _Play:
 
     resolved: ResolvedJob
     job: JobScript  # the script of the job
-    held: Grant  # the resources of the job
+    grant: Grant  # the resources of the job
     batch: Mapping[str, str]  # the environment of the batch script
     folder: Path  # the folder of the submission
     home: str
@@ -142,8 +142,8 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
     resolved = request.resolved
     job = JobScript(file="job.slurm", text=render_request(request), profile=resolved.profile)
     user = environment.get("USER", "user")
-    held = grant(job, user=user, uid=os.getuid(), gid=os.getgid())
-    held = replace(held, gpus=(resolved.gpus_per_node,) * len(held.nodes))
+    grant = grant_of(job, user=user, uid=os.getuid(), gid=os.getgid())
+    grant = replace(grant, gpus=(resolved.gpus_per_node,) * len(grant.nodes))
     exported, _ = submit_environment(environment)
     replaced = {
         "PATH": f"{_BIN}:{exported.get('PATH', os.defpath)}",
@@ -152,11 +152,11 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
         "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
     }
     number = str(JOB_ID + os.getpid() % 9000)  # scripts make a port of the job id; other users may do so too
-    variables = {name: number if value == str(JOB_ID) else value for name, value in held.environment.items()}
+    variables = {name: number if value == str(JOB_ID) else value for name, value in grant.environment.items()}
     return _Play(
         resolved=resolved,
         job=job,
-        held=held,
+        grant=grant,
         batch={**exported, **variables, **replaced},
         folder=folder,
         home=exported.get("HOME", ""),
@@ -189,11 +189,11 @@ def _limits(room: int, *, seconds: float) -> BoxLimits:
 
 def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool) -> Box:
     """Return the sandbox; `writes`: the descriptor of the folder that replaces the run folder."""
-    resolved, held = play.resolved, play.held
+    resolved, grant = play.resolved, play.grant
     data = [os.path.join(play.folder, resolved.data.filled(play.batch))] * ("fake" in resolved.args)  # noqa: PTH118
-    hosts = f"127.0.0.1 localhost {' '.join(held.nodes)}\n::1 localhost\n"
+    hosts = f"127.0.0.1 localhost {' '.join(grant.nodes)}\n::1 localhost\n"
     return Box(
-        hostname=held.nodes[0],
+        hostname=grant.nodes[0],
         home=play.home,
         folder=str(play.folder),
         files={**dict.fromkeys(data), **_files(play, played)},
@@ -389,8 +389,8 @@ def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     """Return the files of the sandbox: the script, stand-ins for Slurm's commands, and facts of the job."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
-    facts = facts_of_steps(play.job, play.held) | {"exact": False}  # this machine may have fewer CPUs
-    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(play.held.nodes))
+    facts = facts_of_steps(play.job, play.grant) | {"knows_cpus": False}  # this machine may have fewer CPUs
+    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(play.grant.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from sbatchgen.lab.plan import step
-from sbatchgen.lab.plan.step_tasks import number_of, spread, variables
+from sbatchgen.lab.plan.step_tasks import number_of, spread_tasks, task_variables
 
 # A file for each running srun. The file's name is the process number, and its text is the step's name.
 STEPS = Path(step.PLACE, "steps")
@@ -33,7 +33,7 @@ def main() -> int:
         print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")
         return 0
     environment = dict(os.environ)
-    tasks, refusal = spread(options, job, environment)
+    tasks, refusal = spread_tasks(options, job, environment)
     if refusal or not command:
         print(f"srun: error: {refusal or 'No command given to execute.'}", file=sys.stderr)
         return 1
@@ -46,7 +46,7 @@ def main() -> int:
     step_file.write_text(options.get("job-name", "step"), encoding="utf-8")
     try:
         signal.signal(signal.SIGTERM, _abort)
-        environments = [exported | variables(task, tasks, options, job, exported) for task in tasks]
+        environments = [exported | task_variables(task, tasks, options, job, exported) for task in tasks]
         return _run(environments, command, options)
     finally:
         step_file.unlink()
