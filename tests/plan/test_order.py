@@ -12,7 +12,7 @@ import pytest
 
 from sbatchgen.lab.plan import dry_run
 from sbatchgen.lab.plan.listing import as_text
-from sbatchgen.lab.plan.missing import TracedCommand, first_needs, missing
+from sbatchgen.lab.plan.missing import TracedCommand, first_needs, missing_paths
 from sbatchgen.lab.sandbox.box import BoxLimits
 from tests.plan.plans import needs_sandbox, planned
 
@@ -174,10 +174,10 @@ def test_messages_of_the_background_are_read_in_any_order() -> None:
     messages = [f"script: line {at}: {what}: No such file or directory" for at, what in LACKED]
     orders = permutations(zip(messages, trace, strict=True))
     pairs = [("\n".join(text for text, _ in order), [command for _, command in order]) for order in orders]
-    needs = {tuple(first_needs(missing(err, several)).values()) for err, several in pairs}
+    needs = {tuple(first_needs(missing_paths(err, several)).values()) for err, several in pairs}
     assert len(pairs) == 24
     assert len(needs) == 1
-    assert ("program", "/home/work", 3) in first_needs(missing(*pairs[-1])).values()
+    assert ("program", "/home/work", 3) in first_needs(missing_paths(*pairs[-1])).values()
 
 
 def test_a_task_without_end_has_each_of_its_programs_once(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_file_that_tasks_of_the_background_lack_has_its_first_line() -> None:
     lines = (7, "srun bash worker.sh 0"), (9, "srun bash worker.sh 1")
     traces = permutations(TracedCommand(line, command, "/home") for line, command in lines)
     err = "bash: line 1: worker.sh: No such file or directory\n" * 2
-    needs = [first_needs(missing(err, trace)).values() for trace in traces]
+    needs = [first_needs(missing_paths(err, trace)).values() for trace in traces]
     assert [[*each] for each in needs] == [[("file", "/home/worker.sh", 7)]] * 2
 
 

@@ -9,7 +9,7 @@ import pytest
 from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.lab.plan import listing
 from sbatchgen.lab.plan.dry_run import PROCESSES
-from sbatchgen.lab.plan.missing import missing
+from sbatchgen.lab.plan.missing import missing_paths
 from sbatchgen.lab.plan.plan_output import plan_output
 from sbatchgen.lab.plan.planning import may_hide_failures, read_inputs
 from sbatchgen.lab.plan.rounds import most_rounds
@@ -328,7 +328,7 @@ def test_a_command_in_front_of_one_that_reads_nothing_is_not_ended_by_it(tmp_pat
 
 def test_mixed_messages_of_tasks_name_no_file() -> None:
     err = "tar: tar: a.tar: Cannot open: No such file or directory\ntar: Cannot open: No such file or directory\n"
-    assert {need.name for need in missing(err, ())} <= {"a.tar", "tar"}
+    assert {need.name for need in missing_paths(err, ())} <= {"a.tar", "tar"}
 
 
 def test_a_test_of_a_function_that_has_ended_well_needs_nothing(tmp_path: Path) -> None:

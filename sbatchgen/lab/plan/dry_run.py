@@ -27,16 +27,16 @@ from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.missing import (
     Need,
     TracedCommand,
-    empty_test,
+    empty_test_line,
     expected_needs,
     false_test,
-    false_tests,
+    false_tests_of_subshells,
     first_needs,
     functions_of,
-    missing,
+    missing_paths,
     missing_programs,
     read_trace,
-    set_test,
+    tested_variable,
 )
 from sbatchgen.lab.plan.stand_ins import (
     BIN,
@@ -364,9 +364,9 @@ def _needs_of_run(done: DryRun, inputs: DryRunInputs) -> list[Need]:
         for process in step.processes
         if not process.container
     ]
-    lacked = [*missing(err.replace(SCRIPT, "script"), done.trace), *missing_programs(programs)]
+    lacked = [*missing_paths(err.replace(SCRIPT, "script"), done.trace), *missing_programs(programs)]
     if _PROGRAMS_FUNCTION in done.script.text:
-        lacked += false_tests(done.trace, functions_of(done.script.body))
+        lacked += false_tests_of_subshells(done.trace, functions_of(done.script.body))
     lacked = [need for need in lacked if need.name not in inputs.files]
     if done.steps and done.ended.status == 0:
         return lacked  # the run succeeded, so its other false tests do not matter
@@ -406,11 +406,13 @@ def unset_needs(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
 
 def _function_spans(body: Body) -> list[tuple[int, int]]:
     """Return the offsets of the start and the end of each function in a script."""
+    parts = [(part.context.function, part.at, part.end) for part in body.commands]
+    parts += [(part.context.function, part.at, part.end) for part in body.sets]
     spans: dict[str, tuple[int, int]] = {}
-    for part in (*body.commands, *body.sets):
-        if name := part.context.function:
-            start, end = spans.get(name, (part.at, part.end))
-            spans[name] = min(start, part.at), max(end, part.end)
+    for name, at, end in parts:
+        if name:
+            first, last = spans.get(name, (at, end))
+            spans[name] = min(first, at), max(last, end)
     return [*spans.values()]
 
 
@@ -418,10 +420,10 @@ def _empty_variables(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     """Yield the variables that the last test of the script found unset or empty, and that no user gave."""
     body = done.script.body
     functions = functions_of(body)
-    name, line = set_test(done.trace, functions)
+    name, line = tested_variable(done.trace, functions)
     if name and name not in done.batch and name not in inputs.variables:
         yield Need("variable", name, line)
-    line = empty_test(done.trace, functions)
+    line = empty_test_line(done.trace, functions)
     for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
         assignments = [part.source.text[part.at : part.end] for part in body.sets if part.name == name]
         is_given = name in done.batch or name in inputs.variables

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 # The patterns match only from the start of a word, or a trace of long words would take minutes.
+# .venv/bin, of .venv/bin/torchrun; and any path, which may be that of an environment.
 _BIN = re.compile(r"(?<![\w.+@~/-])[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
 _PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
@@ -25,14 +26,14 @@ def folders_of(text: str, folder: str) -> Iterator[str]:
             path = match[0]
             if suffix and "/" not in path and not path.endswith("env"):
                 continue  # a path of an environment has a slash or ends in "env"
-            place = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
-            if place not in seen and len(seen) < _MAX_FOLDERS:
-                seen.add(place)
-                yield place
+            found = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
+            if found not in seen and len(seen) < _MAX_FOLDERS:
+                seen.add(found)
+                yield found
 
 
 def bin_folders(folder: str) -> Iterator[str]:
-    """Yield the folder bin of a folder, and of the environments and other folders in the folder."""
+    """Yield the path of bin in a folder, in each folder there, and in the environments of conda there."""
     try:
         with os.scandir(folder) as entries:
             names = [
@@ -42,12 +43,12 @@ def bin_folders(folder: str) -> Iterator[str]:
         return
     yield f"{folder}/bin"
     yield from (f"{folder}/{name}/bin" for name in names)
-    if "envs" in names:  # of conda
+    if "envs" in names:
         yield from bin_folders(f"{folder}/envs")
 
 
 def programs_of(folders: Iterable[str], names: Collection[str]) -> Iterator[str]:
-    """Yield the paths of the programs in folders that `names` has, and of each Python in the folders."""
+    """Yield the paths of the programs in folders whose names are in `names`, and of each Python there."""
     for folder in dict.fromkeys(folders):
         try:
             listed = os.listdir(folder)  # noqa: PTH208 - names

@@ -13,15 +13,15 @@ from sbatchgen.lab.plan.missing import option_of
 from sbatchgen.lab.plan.started import StartedProcess, Step
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES
 
-_WIDTH = 110
-# The number of similar steps that share a text, and the number of words in which the steps may differ.
-_MIN_ALIKE, _MAX_DIFFERING = 3, 4
+_WIDTH = 110  # characters of a line
+_MIN_ALIKE = 3  # similar steps that share a text
+_MAX_DIFFERING = 4  # words in which similar steps may differ
 _LISTED_NODES = 6  # nodes whose GPUs are listed, if the numbers differ
-_MIN_REPEATED = 5  # words about variables that the step above has too
+_MIN_REPEATED = 5  # words of `env:` for which a step says "as above"
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
-_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # marks of a value that follows from the rank
-_ANY_MARK = "{...}"  # the mark of a value that differs otherwise
-_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)
+_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # in place of a value that is the rank, for example
+_ANY_MARK = "{...}"  # in place of a value that differs for another reason
+_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)  # variables that each job has
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
@@ -35,14 +35,14 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
     lines = [headline(done), ""]
     if refusal:
         line = f" (line {refusal.place.line})" if refusal.place.line else ""
-        first = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
-        lines = [first, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
-    above: list[str] = []
+        refused = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
+        lines = [refused, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
+    last_env: list[str] = []  # the words of the last `env:` paragraph
     for paragraphs in _merged_texts([(step, [*_step_paragraphs(step, process)]) for step in done.steps]):
         for indent, words in paragraphs:
             is_env = words[0] == "env:" and process is None
-            lines += _wrapped(indent, _new_variables(above, words) if is_env else words)
-            above = words if is_env else above
+            lines += _wrapped(indent, _new_variables(last_env, words) if is_env else words)
+            last_env = words if is_env else last_env
         lines.append("")
     if done.needed:
         lines.append("Needed, and not here:")
@@ -51,7 +51,8 @@ def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None
             lines.append(f"  {_need_text(done, need.kind, need.name)}{line}")
         lines.append("")
     lines += [one_line(f"{path}: not shown: {why}") for path, why in sorted(done.not_shown.items())]
-    lines += [""] * bool(done.not_shown)
+    if done.not_shown:
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -89,22 +90,32 @@ def _need_text(done: DryRun, kind: str, name: str) -> str:
 
 
 def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """Return the variables of a process without the variables that the process above has too.
+    """Return the variables of a process without those of the process above; "as above" stands for these.
 
     All variables are returned if the process lacks a variable of `above`, or if `above` is short.
     """
     new = [text for text in words if text not in above]
-    if not len(words) - len(new) == len(above) >= _MIN_REPEATED:
+    repeated = len(words) - len(new)
+    if repeated != len(above) or repeated < _MIN_REPEATED:
         return words
     return ["env:", f"as above{', and' * bool(new)}", *new]
 
 
 def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
-    """Yield the text of each step. Similar steps of a line share a text, which has all values that differ."""
-    for _, group in groupby(steps, lambda item: (item[0].line, [(at, len(row)) for at, row in item[1]])):
+    """Yield the text of each step. Similar steps of a line share a text, which has all values that differ.
+
+    Steps are similar if their paragraphs have the same indents and the same numbers of words.
+    """
+
+    def layout(item: tuple[Step, Paragraphs]) -> tuple[int, list[tuple[str, int]]]:
+        step, text = item
+        return step.line, [(indent, len(words)) for indent, words in text]
+
+    for _, group in groupby(steps, layout):
         texts = [text for _, text in group]
-        paragraphs_below = ([words for _, words in text[1:]] for text in texts)
-        columns = [[*zip(*rows, strict=True)] for rows in zip(*paragraphs_below, strict=True)]
+        rows_of_steps = ([words for _, words in text[1:]] for text in texts)  # without the head of each text
+        # For each paragraph and each word in it: the words of all steps at this place.
+        columns = [[*zip(*rows, strict=True)] for rows in zip(*rows_of_steps, strict=True)]
         differing = sum(len({*column}) > 1 for row in columns for column in row)
         if len(texts) < _MIN_ALIKE or differing > _MAX_DIFFERING:
             yield from texts
@@ -113,19 +124,19 @@ def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragrap
         merged = [[*map(_values_text, row)] for row in columns]
         yield [
             (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
-            *zip((at for at, _ in paragraphs), merged, strict=True),
+            *zip((indent for indent, _ in paragraphs), merged, strict=True),
         ]
 
 
-def _values_text(column: Sequence[str]) -> str:
-    """Return the values of a column as a word, such as --seed={1, 2, 3}."""
-    values = [*dict.fromkeys(column)]
-    if len(values) == 1:
-        return values[0]
-    heads = {value.rpartition("=")[0] for value in values}
-    head = f"{heads.pop()}=" if len(heads) == 1 and "=" in values[0] else ""
-    names = [value.removeprefix(head) for value in values]
-    shown = ", ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]} ... {names[-1]}"
+def _values_text(words: Sequence[str]) -> str:
+    """Return the different words as one word, such as --seed={1, 2, 3}."""
+    different = [*dict.fromkeys(words)]
+    if len(different) == 1:
+        return different[0]
+    heads = {text.rpartition("=")[0] for text in different}
+    head = f"{heads.pop()}=" if len(heads) == 1 and "=" in different[0] else ""
+    values = [text.removeprefix(head) for text in different]
+    shown = ", ".join(values) if len(values) < 4 else f"{values[0]}, {values[1]} ... {values[-1]}"
     return f"{head}{{{shown}}}"
 
 
@@ -148,7 +159,7 @@ def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list
 
 
 def _counts_on_nodes(counts: Mapping[str, int]) -> str:
-    """Return the numbers of processes on nodes as text, such as 8 processes: 4 on each of node1 to node2."""
+    """Return the number of processes on each node as text: 8 processes: 4 on each of node1 to node2."""
     runs = [(count, [*nodes]) for count, nodes in groupby(counts, key=lambda node: counts[node])]
     places = (
         f"{count} on {nodes[0]}" if len(nodes) == 1 else f"{count} on each of {nodes[0]} to {nodes[-1]}"
@@ -158,7 +169,7 @@ def _counts_on_nodes(counts: Mapping[str, int]) -> str:
 
 
 def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs of processes that share a row; `full`: all variables, with their whole values."""
+    """Yield the paragraphs of processes that share a row; with `full`, all variables and whole values."""
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
@@ -194,15 +205,15 @@ def _assignment(name: str, value: str | None, *, full: bool) -> str:
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     """Return the processes in groups that share a row: the words in a group differ only by the rank."""
-    alike: dict[Any, list[StartedProcess]] = {}
+    candidates: dict[Any, list[StartedProcess]] = {}
     for process in processes:
-        alike.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
+        candidates.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
     groups: dict[Any, list[StartedProcess]] = {}
-    for members in alike.values():
-        marked = _folded_row([process.argv for process in members], members)
-        differing = [at for at, text in enumerate(marked) if text.endswith(_ANY_MARK)]
+    for members in candidates.values():
+        folded = _folded_row([process.argv for process in members], members)
+        differing = [index for index, text in enumerate(folded) if text.endswith(_ANY_MARK)]
         for process in members:
-            key = (id(members), *(process.argv[at] for at in differing))
+            key = (id(members), *(process.argv[index] for index in differing))
             groups.setdefault(key, []).append(process)
     return [*groups.values()]
 
@@ -217,20 +228,21 @@ def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) 
         text = column[0]
         if len(set(column)) > 1:
             head, equals, _ = text.rpartition("=")
-            values = [value.rpartition("=")[2] for value in column]
-            causes = (
+            values = [cell.rpartition("=")[2] for cell in column]
+            values_of_marks = (
                 [str(process.rank) for process in group],
                 [process.env.get("SLURM_NODEID") or "0" for process in group],
                 [process.node for process in group],
                 [process.env.get("SLURM_LOCALID") or "0" for process in group],
             )
-            marks = (mark for mark, cause in zip(_MARKS, causes, strict=True) if cause == values)
+            marks = (mark for mark, marked in zip(_MARKS, values_of_marks, strict=True) if marked == values)
             text = f"{head}{equals}{next(marks, _ANY_MARK)}"
         folded.append(text)
     return folded
 
 
 def _shown_word(text: str) -> str:
+    """Return a word quoted as bash needs it, except for marks; a long word is cut."""
     shown = one_line(text if text.startswith("{") or "={" in text else word(text))
     return shown if len(shown) < 400 else f"{shown[:400]}..."
 
@@ -250,7 +262,7 @@ def difference(old: DryRun, new: DryRun) -> str:
     """Return the difference between the plans of two scripts as a unified diff; "" for equal plans."""
     import difflib
 
-    before, after = (as_text(done).splitlines()[2:] for done in (old, new))
+    before, after = (as_text(done).splitlines()[2:] for done in (old, new))  # without the headlines
     names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
     return "".join(f"{line}\n" for line in changes)

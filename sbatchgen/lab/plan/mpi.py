@@ -21,11 +21,11 @@ def processes_on_nodes(command: Sequence[str], grant: Grant) -> Mapping[str, int
         return {}
     table = PROGRAMS.get(name, PROGRAMS["mpirun"])  # -n of ibrun is -n of mpirun
     options = {option: value for option, value, *_ in read_options(command, at, table)[0]}
-    places, total, per_node = (
+    placing, total, per_node = (
         [options[option] for option in table.roles[role] if option in options]
         for role in ("PLACE", "PROCESSES", "EACH")
     )
-    if places:
+    if placing:  # options such as --host name the nodes
         return {}
     slots = (number_of(per_node[0]),) * len(grant.nodes) if per_node else grant.tasks
     remaining = number_of(total[0]) if total else sum(slots)

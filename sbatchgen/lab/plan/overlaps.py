@@ -11,24 +11,24 @@ from sbatchgen.lab.plan.missing import option_of
 from sbatchgen.lab.plan.started import Step, options_of_srun
 
 
-def may_follow(done: DryRun, *, variables: bool = True) -> bool:
+def may_lack_values(done: DryRun, *, with_variables: bool = True) -> bool:
     """Return whether an empty value may follow from arguments or files that the script lacks.
 
-    With `variables`, a variable that only the user knows counts too.
+    With `with_variables`, a variable that only the user knows counts too.
     """
-    user_options = ("", "array")  # options that a user may give on the command line of sbatch
+    user_options = ("", "array")  # "" for no option of Slurm; users often give --array to sbatch
     sourced = {
         line for command in sourcing_commands(done.script.body) for line in (command.line, command.end_line)
     }
     return any(
         need.kind == "arguments"
-        or (variables and need.kind == "variable" and option_of(need.name) in user_options)
+        or (with_variables and need.kind == "variable" and option_of(need.name) in user_options)
         or (need.kind == "file" and need.line in sourced)
         for need in done.needed
     )
 
 
-def at_once(first: Step, second: Step) -> bool:
+def run_at_once(first: Step, second: Step) -> bool:
     """Return whether the second step starts while the first may still run."""
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
 
@@ -36,10 +36,10 @@ def at_once(first: Step, second: Step) -> bool:
 def overlaps(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
     """Yield each pair of steps that run at the same time on the same nodes, and these nodes."""
     for first, second in combinations(done.steps, 2):
-        # After a limit the nodes of steps are not known: see `dry_run`.
+        # After a limit, `dry_run` does not find out on which nodes Slurm would place a step of srun.
         if done.ended.limit and second.is_srun:
             continue
-        if at_once(first, second) and (shared := _nodes(first) & _nodes(second)):
+        if run_at_once(first, second) and (shared := _nodes_of(first) & _nodes_of(second)):
             yield first, second, shared
 
 
@@ -48,5 +48,5 @@ def srun_options(step: Step) -> dict[str, str]:
     return {name: value for name, value, *_ in options_of_srun(step.command)}
 
 
-def _nodes(step: Step) -> set[str]:
+def _nodes_of(step: Step) -> set[str]:
     return {process.node for process in step.processes}

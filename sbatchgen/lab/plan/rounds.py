@@ -10,36 +10,37 @@ from collections.abc import Iterable
 
 from sbatchgen.check.bash import Body
 
-# The first lines of loops, and their words: over words, counted as in C, a call of seq, a range in braces.
-_FOR = re.compile(r"for\s+\w+\s+in\s+([^;\n]*)")
-_COUNTED = re.compile(
+# The first lines of loops: for x in WORDS; for ((i = 0; i < 8; i++)).
+_FOR_WORDS = re.compile(r"for\s+\w+\s+in\s+([^;\n]*)")
+_FOR_COUNTED = re.compile(
     r"for\s*\(\(\s*(\w+)\s*=\s*(\d+)\s*;\s*\1\s*(<=?)\s*(\d+)\s*;\s*(?:\1\+\+|\+\+\1)\s*\)\)"
 )
+# The words of a loop: $(seq 8) or $(seq 1 8); {1..8}; words that bash does not expand.
 _SEQ = re.compile(r"\$\(\s*seq(?:\s+(\d+))?\s+(\d+)\s*\)")
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
-_PLAIN = re.compile(r"[\w./:,=@%+\s-]*")
+_PLAIN_WORDS = re.compile(r"[\w./:,=@%+\s-]*")
 
 
 def most_rounds(text: str) -> int:
     """Return how often a loop runs, by the first line of its text; 1 if the line hides the number."""
-    if match := _COUNTED.match(text):
+    if match := _FOR_COUNTED.match(text):
         return max(int(match[4]) - int(match[2]) + (match[3] == "<="), 1)
-    match = _FOR.match(text)
+    match = _FOR_WORDS.match(text)
     words = match[1].strip() if match else ""
     if match := _SEQ.fullmatch(words) or _RANGE.fullmatch(words):
         return max(int(match[2]) - int(match[1] or 1) + 1, 1)
-    return max(len(words.split()), 1) if _PLAIN.fullmatch(words) else 1
+    return max(len(words.split()), 1) if _PLAIN_WORDS.fullmatch(words) else 1
 
 
 def least_steps(body: Body, lines: Iterable[int]) -> int:
     """Return how many steps the commands in `lines` start, with the rounds of the loops around them."""
     text, total = body.source.text, 0
     for line in {*lines}:
-        around = (command for command in body.commands if command.line <= line <= command.end_line)
-        at = next((command.at for command in around), None)
+        offsets = (command.at for command in body.commands if command.line <= line <= command.end_line)
+        offset = next(offsets, None)
         count = 1
-        for start, end in body.loops if at is not None else ():
-            if at is not None and start <= at < end:
+        for start, end in body.loops:
+            if offset is not None and start <= offset < end:
                 count *= most_rounds(text[start:end])
         total += count
     return total

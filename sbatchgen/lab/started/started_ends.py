@@ -10,6 +10,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
@@ -19,27 +20,32 @@ from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.lab.plan.dry_run import MAX_SECONDS, SHOWN_STEPS, STARTS_PER_RUN, DryRun
 from sbatchgen.lab.plan.missing import functions_of, last_line
-from sbatchgen.lab.plan.overlaps import may_follow
+from sbatchgen.lab.plan.overlaps import may_lack_values
 from sbatchgen.lab.plan.stand_ins import SCRIPT
 from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.sandbox.box import BoxLimits
 
 RULES: Rules[DryRun] = Rules()
 
-_TRACE_END = 200  # commands at the end of a trace, in which a loop is looked for
+_LAST_COMMANDS = 200  # commands at the end of a trace, in which a loop is looked for
 _MIN_ROUNDS = 5  # how often a line must be among these commands to be in a loop
 _SPOOL_FOLDER = SCRIPT.rpartition("/")[0] + "/"
-_READERS = SHELLS | {".", "perl", "source"}  # programs that read a file of commands
-_SHELLS = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")
+_SCRIPT_READERS = SHELLS | {".", "perl", "source"}  # programs that read a file of commands
+_SHELL_WORD = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")  # a word such as bash, /bin/sh or run.sh
 _PARSE_ERROR = re.compile(
-    rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$", re.MULTILINE
+    # SCRIPT: line 9: syntax error: unexpected end of file; an error of arithmetic says "operand expected"
+    rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$",
+    re.MULTILINE,
 )
+# bash: -c: line 1: syntax error near unexpected token `fi', from a bash that a step starts
 _TASK_PARSE_ERROR = re.compile(
     r"^(?!/var/spool)(\S+: (?:-c: )?(?:line )?\d+: .*(?:yntax error|unexpected EOF|cannot open).*)$",
     re.MULTILINE,
 )
+# SCRIPT: line 4: * 2: syntax error: operand expected (error token is "* 2")
 _ARITHMETIC_ERROR = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
-_SSH = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
+# ssh to a host such as gpu-a012; not to the login node, and not to node1 and the like, the nodes of plans
+_SSH_TO_NODE = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
 _LIMIT_TEXTS = {
     "records": "runs more commands, or starts more programs, than a plan reads",
     "memory": "needs more than 1 GiB of memory here",
@@ -48,11 +54,12 @@ _LIMIT_TEXTS = {
 _DAMAGE_TEXT = "damages the sandbox, so that what it started is not known"
 # The first words of commands that need the internet; the programs `fetches` need it only for an address.
 _DOWNLOADING = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
-_DOWNLOADS = re.compile(rf"(?:python[\d.]* -m )?(?:{_DOWNLOADING})\b")
-_ADDRESS = re.compile(
+_DOWNLOAD_COMMAND = re.compile(rf"(?:python[\d.]* -m )?(?:{_DOWNLOADING})\b")
+_REMOTE_ADDRESS = re.compile(
     r"(?:https?|ftp|ssh|git|docker|oras|library)://(?!localhost|127\.|\[::1\])|^[\w.-]+@[\w.-]+:"
 )
-_FETCHING = tuple(programs("fetches"))
+_FETCHES = tuple(programs("fetches"))
+# An argument by which a program takes its files from this machine, such as --offline or ./wheels.
 _LOCAL_SOURCE = re.compile(
     r"--(?:no-index|offline|dry-run|use-local|find-links|clone)\b|^(?:-f|\.|/|\.{1,2}/|file:)"
 )
@@ -60,6 +67,7 @@ _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
 
 
 def _end_line(done: DryRun) -> int:
+    """Return the line at which the script ended."""
     return last_line(done.trace, functions_of(done.script.body))
 
 
@@ -79,12 +87,9 @@ def _limited(done: DryRun) -> Iterator[Hit]:
     elif limit == "time":
         what = "the script did not end in a dry run: what follows is not shown"
         loop = _loop_line(done)
-        fix = "see the loop there: it waits for something that did not happen"
-        fix = (
-            fix
-            if loop
-            else f"start fewer than {STARTS_PER_RUN} programs up to there, or see what it waits for"
-        )
+        fix = f"start fewer than {STARTS_PER_RUN} programs up to there, or see what it waits for"
+        if loop:
+            fix = "see the loop there: it waits for something that did not happen"
         yield Hit(done.at(loop or _end_line(done)), what, fix)
     elif limit == "machine":
         what = f"this machine was too slow for a plan: it ended after {MAX_SECONDS:g} s: "
@@ -99,16 +104,16 @@ def _limited(done: DryRun) -> Iterator[Hit]:
 @RULES.add_for_dry_run(directives.RULES, "SB147")
 def _heterogeneous(done: DryRun) -> Iterator[Hit]:
     """Find heterogeneous jobs, of which a plan shows the first component."""
-    directives_read = done.script.sbatch.directives
-    separators = [directive.line for directive in directives_read if directive.kind is Kind.SEPARATOR]
-    if separators:
+    directives = done.script.sbatch.directives
+    separator_lines = [directive.line for directive in directives if directive.kind is Kind.SEPARATOR]
+    if separator_lines:
         what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
-        yield Hit(done.at(separators[0]), what, "plan each component as a script of its own")
+        yield Hit(done.at(separator_lines[0]), what, "plan each component as a script of its own")
 
 
 def _loop_line(done: DryRun) -> int:
     """Return the first line of a loop that ran at the end of the trace; 0 without a loop."""
-    times = Counter(entry.line for entry in done.trace[-_TRACE_END:])
+    times = Counter(entry.line for entry in done.trace[-_LAST_COMMANDS:])
     return min((line for line, count in times.items() if count >= _MIN_ROUNDS), default=0)
 
 
@@ -132,7 +137,7 @@ def _nothing_started(done: DryRun) -> Iterator[Hit]:
 @RULES.add("SB338", "warning", "an expression that bash can't compute", source="bash(1)")
 def _not_computed(done: DryRun) -> Iterator[Hit]:
     match = _ARITHMETIC_ERROR.search(_stderr(done))
-    if match and not may_follow(done):
+    if match and not may_lack_values(done):
         fix = "print its variables before this line: one of them is empty"
         yield Hit(done.at(number_of(match[1])), f"bash can't compute this: {match[2]}", fix)
 
@@ -151,7 +156,7 @@ def _not_parsed(done: DryRun) -> Iterator[Hit]:
         yield Hit(done.at(number_of(match[2])), what, fix, severity)
     task_error = _TASK_PARSE_ERROR.search(_stderr(done))
     for step in done.steps if task_error else ():
-        is_shell = any(_SHELLS.search(word) for word in step.command if not word.startswith("-"))
+        is_shell = any(_SHELL_WORD.search(word) for word in step.command if not word.startswith("-"))
         if task_error and step.is_srun and is_shell and not step.processes:
             fix = "the text in quotes is a script: close or fill in what is missing"
             yield Hit(done.at(step.line), f"no task of this step starts a program: {task_error[1]}", fix)
@@ -159,55 +164,60 @@ def _not_parsed(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add_for_dry_run(statuses.RULES, "SB311", "info")
 def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
-    name, _, hides = _hidden_by(done)
-    if name and hides:
-        what = f"the job ends with 0 even if every program in it fails: the pipe to {hides[0]} hides it"
-        yield Hit(done.at(hides[1]), what, "set -o pipefail")
+    hiding = _hiding_command(done)
+    if hiding and hiding.pipe_end:
+        name, line = hiding.pipe_end
+        what = f"the job ends with 0 even if every program in it fails: the pipe to {name} hides it"
+        yield Hit(done.at(line), what, "set -o pipefail")
 
 
 @RULES.add_for_dry_run(statuses.RULES, "SB312", "info")
 def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
-    name, line, hides = _hidden_by(done)
-    if name and not hides:
-        what = f"the job ends with 0 even if every program in it fails: {name} comes last"
+    hiding = _hiding_command(done)
+    if hiding and not hiding.pipe_end:
+        what = f"the job ends with 0 even if every program in it fails: {hiding.name} comes last"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-        if name == "wait":
+        if hiding.name == "wait":
             fix = "wait for each process by its id: wait $id || exit"
-        yield Hit(done.at(line), what, fix)
+        yield Hit(done.at(hiding.line), what, fix)
 
 
-def _hidden_by(done: DryRun) -> tuple[str, int, tuple[str, int] | None]:
-    """Return the command that hides the failures of all programs, its line, and the end of its pipe.
+class _HidingCommand(NamedTuple):
+    """A command after which a job ends with 0 although all its programs fail."""
 
-    The command is "" for a job that does not end with 0 if all its programs fail. The end of the pipe is the
-    program whose status counts, with its line. It is None if the last command of the script hides the
-    failures.
-    """
+    name: str
+    line: int
+    pipe_end: tuple[str, int] | None  # the last program of its pipe, whose status counts, and its line
+
+
+def _hiding_command(done: DryRun) -> _HidingCommand | None:
+    """Return the command that hides the failures of all programs; None for a job that hides none."""
     failing = done.failing
     if not failing or failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
-        return "", 0, None
+        return None
     line, command, folder = failing.trace[-1]
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
-    end = failing.script.body.last
-    if end and any(step.background and step.line == line for step in failing.steps):
-        line, name = end.line, end.name  # the trace of a process in the background may come last
-    if name in ("true", ":"):  # || true is meant to hide the failure
-        return "", 0, None
-    around = (command for command in failing.script.body.commands if command.line <= line <= command.end_line)
-    pipe = next((command.pipe for command in around if command.pipe), None)
+    last = failing.script.body.last
+    if last and any(step.background and step.line == line for step in failing.steps):
+        line, name = last.line, last.name  # the trace of a process in the background may come last
+    if name in ("", "true", ":"):  # || true is meant to hide the failure
+        return None
+    commands = failing.script.body.commands
+    pipes = (command.pipe for command in commands if command.line <= line <= command.end_line)
+    pipe = next(filter(None, pipes), None)
     if pipe:
-        return name, line, (pipe.stages[-1][-1].name, pipe.stages[-1][-1].line)
+        return _HidingCommand(name, line, (pipe.stages[-1][-1].name, pipe.stages[-1][-1].line))
     paths = {os.path.normpath(os.path.join(folder, part)) for part in command.split()}  # noqa: PTH118
-    if name in _READERS and any(failing.inputs.files.get(path) == b"" for path in paths):
-        return "", 0, None  # the plan put an empty file there, so its commands are not known
-    return name, line, None
+    if name in _SCRIPT_READERS and any(failing.inputs.files.get(path) == b"" for path in paths):
+        return None  # the plan put an empty file there, so its commands are not known
+    return _HidingCommand(name, line, None)
 
 
 @RULES.add_for_dry_run(safety.RULES, "SB813", "warning")
 def _option_as_program(done: DryRun) -> Iterator[Hit]:
     for step in done.steps:
-        line = done.script.lines[step.line - 1].split() if step.line <= len(done.script.lines) else []
-        if step.command and line and step.command[0].startswith("-") and step.command[0] == line[0]:
+        words = done.script.lines[step.line - 1].split() if step.line <= len(done.script.lines) else []
+        if step.command and words and step.command[0].startswith("-") and step.command[0] == words[0]:
             what = f"the script starts '{step.command[0]}' as a program: the line before does not continue"
             yield Hit(done.at(step.line), what, "end that line with a backslash, and no comment on it")
 
@@ -224,7 +234,7 @@ def _missing_in_spool(done: DryRun) -> Iterator[Hit]:
 @RULES.add("SB339", "info", "a connection to a node that the script names", source="sbatch(1)")
 def _named_node(done: DryRun) -> Iterator[Hit]:
     for line, command, _ in done.trace:
-        match = _SSH.match(command)
+        match = _SSH_TO_NODE.match(command)
         if match and match[1] in done.script.text and match[1] not in done.script.option("nodelist"):
             what = f"ssh goes to {match[1]}, which the script names: the job may run on other nodes"
             yield Hit(done.at(line), what, "head=$(scontrol show hostnames | head -n 1)")
@@ -237,27 +247,27 @@ def _downloads(done: DryRun) -> Iterator[Hit]:
     partitions = [partition for name, partition in done.profile.partitions.items() if str(name) in names]
     if not partitions or any(partition.internet is not False for partition in partitions):
         return
-    if _PROXY.search(done.script.text):
+    if _PROXY.search(done.script.text):  # nodes without the internet may reach a proxy
         return
     lines = set()
     for entry in done.trace:
-        if entry.line not in lines and (words := _download(entry.command)):
+        if entry.line not in lines and (words := _downloading_words(entry.command)):
             lines.add(entry.line)
             what = f"{words} needs the internet, and nodes of {names[0]} have none"
             why = "internet: false in the profile says that nodes can't"
             yield Hit(done.at(entry.line), what, f"do it on the login node, before the job ({why})")
 
 
-def _download(command: str) -> str:
+def _downloading_words(command: str) -> str:
     """Return the first words of a command that needs the internet; "" for another command."""
-    match = _DOWNLOADS.match(command)
+    match = _DOWNLOAD_COMMAND.match(command)
     if not match:
         return ""
     try:
         words = shlex.split(command[match.end() :])
     except ValueError:
         return ""
-    has_address = any(map(_ADDRESS.search, words))
-    if match[0].startswith(_FETCHING):
-        return match[0] if has_address else ""
+    if match[0].startswith(_FETCHES):
+        has_remote_address = any(map(_REMOTE_ADDRESS.search, words))
+        return match[0] if has_remote_address else ""
     return "" if any(map(_LOCAL_SOURCE.match, words)) else match[0]

@@ -16,7 +16,7 @@ from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.check.rules import names, process_counts, rendezvous, steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
-from sbatchgen.lab.plan.overlaps import at_once, may_follow, overlaps
+from sbatchgen.lab.plan.overlaps import may_lack_values, overlaps, run_at_once
 from sbatchgen.lab.plan.started import StartedLauncher, StartedProcess, Step, launchers_of
 from sbatchgen.lab.plan.step_tasks import number_of
 
@@ -26,20 +26,20 @@ NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/usage/communic
 SAME_GPU: tuple[str, Severity, str] = ("SB343", "warning", "programs that want the same GPU at once")
 
 
-def _launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
+def _steps_with_launchers(done: DryRun) -> list[tuple[Step, list[StartedLauncher]]]:
     """Return all steps, each with its launchers."""
     return [(step, [*launchers_of(step, len(done.grant.nodes))]) for step in done.steps]
 
 
-def _waiting_groups(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
-    """Yield the steps whose launchers wait for each other on several nodes, with these launchers."""
-    for step, launchers in _launchers(done):
+def _launchers_on_nodes(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:
+    """Yield the steps whose launchers run on several nodes and wait for each other, with these launchers."""
+    for step, launchers in _steps_with_launchers(done):
         members = [launcher for launcher in launchers if launcher.nodes > 1]
-        if len(_nodes(members)) > 1 and len({launcher.name for launcher in members}) == 1:
+        if len(_nodes_of(members)) > 1 and len({launcher.name for launcher in members}) == 1:
             yield step, members
 
 
-def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
+def _ranks_by_variables(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
     """Yield the steps whose processes find each other by variables, without a launcher, and the processes."""
     for step in done.steps:
         ranks = [process for process in step.processes if not LauncherCall.from_argv(process.argv)]
@@ -47,27 +47,27 @@ def _ranks(done: DryRun) -> Iterator[tuple[Step, list[StartedProcess]]]:
             yield step, ranks
 
 
-def _nodes(launchers: Sequence[StartedLauncher]) -> set[str]:
+def _nodes_of(launchers: Sequence[StartedLauncher]) -> set[str]:
     """Return the nodes on which launchers run."""
     return {launcher.process.node for launcher in launchers}
 
 
-def _greedy(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
+def _with_too_few_gpus(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
     """Return the first launcher that starts more processes than it has GPUs."""
-    greedy = (launcher for launcher in launchers if 0 < len(launcher.process.gpus) < launcher.workers)
-    return next(greedy, None)
+    found = (launcher for launcher in launchers if 0 < len(launcher.process.gpus) < launcher.workers)
+    return next(found, None)
 
 
-def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
-    """Return a message for a step that starts more launchers than a launcher waits for, and the option.
+def _surplus_message(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
+    """Return a message for a step that starts more launchers than a launcher waits for, and an option.
 
-    The option is the launcher's number of nodes. The message and the option are "" for any other step.
+    The option gives the launcher its number of nodes. Both texts are "" for any other step.
     """
     first = launchers[0] if step.is_srun and launchers else None
-    if not first or not 1 < first.nodes < len(launchers) or _greedy(launchers):
+    if not first or not 1 < first.nodes < len(launchers) or _with_too_few_gpus(launchers):
         return "", ""
-    alike = {(launcher.nodes, launcher.role_option("HOST")[1]) for launcher in launchers}
-    if len(alike) > 1 or len(_nodes(launchers)) < 2:
+    trainings = {(launcher.nodes, launcher.role_option("HOST")[1]) for launcher in launchers}
+    if len(trainings) > 1 or len(_nodes_of(launchers)) < 2:
         return "", ""
     option = PROGRAMS[first.name].role("NODES")
     return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {len(launchers)} times", option
@@ -75,9 +75,9 @@ def _surplus(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str
 
 @RULES.add_for_dry_run(process_counts.RULES, "SB302")
 def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
-    for step, launchers in _launchers(done):
-        what, _ = _surplus(step, launchers)
-        if what and len(launchers) > len(_nodes(launchers)):
+    for step, launchers in _steps_with_launchers(done):
+        what, _ = _surplus_message(step, launchers)
+        if what and len(launchers) > len(_nodes_of(launchers)):
             yield Hit(done.at(step.line), what, "srun --ntasks-per-node=1")
         nodes = [launcher.process.node for launcher in launchers if launcher.port]
         if step.is_srun and len(nodes) > len({*nodes}):
@@ -92,24 +92,25 @@ def _several_on_a_node(done: DryRun) -> Iterator[Hit]:
 def _missing_nodes(done: DryRun) -> Iterator[Hit]:
     """Find launchers that wait for more nodes than start a launcher."""
     for started in () if done.ended.limit else _concurrent_launchers(done):
-        groups: dict[tuple[str, int, str], list[tuple[int, StartedLauncher]]] = {}
+        # By name, number of nodes and address: the lines of the launchers that wait for each other.
+        groups: dict[tuple[str, int, str], list[int]] = {}
         for step, launcher in started:
             if launcher.nodes > 1 and launcher.name != "deepspeed":
                 key = (launcher.name, launcher.nodes, launcher.role_option("HOST")[1])
-                groups.setdefault(key, []).append((step.line, launcher))
+                groups.setdefault(key, []).append(step.line)
         count = sum(map(len, groups.values()))
-        for (name, nodes, _), members in groups.items():
-            if len(members) < nodes and count < nodes and not _started_elsewhere(done, name):
+        for (name, nodes, _), lines in groups.items():
+            if len(lines) < nodes and count < nodes and not _is_started_elsewhere(done, name):
                 option = PROGRAMS[name].role("NODES")
-                what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(members)}"
+                what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(lines)}"
                 fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
                 if nodes > len(done.grant.nodes):
                     what += f": the job has {counted(len(done.grant.nodes), 'node')}"
                     fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={nodes}"
-                yield Hit(done.at(members[0][0]), what, fix)
+                yield Hit(done.at(lines[0]), what, fix)
 
 
-def _started_elsewhere(done: DryRun, name: str) -> bool:
+def _is_started_elsewhere(done: DryRun, name: str) -> bool:
     """Return whether ssh or the like starts a launcher on other nodes, which a plan does not follow."""
     return any(
         entry.command.partition(" ")[0] in programs("elsewhere") and name in entry.command
@@ -119,25 +120,26 @@ def _started_elsewhere(done: DryRun, name: str) -> bool:
 
 def _concurrent_launchers(done: DryRun) -> Iterator[list[tuple[Step, StartedLauncher]]]:
     """Yield groups of launchers that run at the same time, each launcher with its step."""
-    todo = [(step, launchers) for step, launchers in _launchers(done) if launchers]
+    todo = [(step, launchers) for step, launchers in _steps_with_launchers(done) if launchers]
     while todo:
         first = todo[0][0]
-        group = [item for item in todo if item[0] is first or at_once(first, item[0])]
+        group = [item for item in todo if item[0] is first or run_at_once(first, item[0])]
         todo = [item for item in todo if item not in group]
         yield [(step, launcher) for step, launchers in group for launcher in launchers]
 
 
 @RULES.add_for_dry_run(process_counts.RULES, "SB304")
-def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
-    for step, launchers in _launchers(done):
-        if greedy := _greedy(launchers):
-            option, has = PROGRAMS[greedy.name].role("PROCESSES"), len(greedy.process.gpus)
-            total = has * greedy.nodes if greedy.name.startswith("accelerate") else has
-            what = f"--{option} {greedy.options[option]}, but a process has {counted(has, 'GPU')}"
-            fix = f"--{option}={total}, or ask for {greedy.workers} GPUs on a node"
+def _too_few_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
+    for step, launchers in _steps_with_launchers(done):
+        if launcher := _with_too_few_gpus(launchers):
+            option, gpus = PROGRAMS[launcher.name].role("PROCESSES"), len(launcher.process.gpus)
+            # accelerate counts the processes of all nodes, torchrun those of a node.
+            processes = gpus * launcher.nodes if launcher.name.startswith("accelerate") else gpus
+            what = f"--{option} {launcher.options[option]}, but a process has {counted(gpus, 'GPU')}"
+            fix = f"--{option}={processes}, or ask for {launcher.workers} GPUs on a node"
             yield Hit(done.at(step.line), what, fix)
-        what, option = _surplus(step, launchers)
-        if what and len(launchers) <= len(_nodes(launchers)):
+        what, option = _surplus_message(step, launchers)
+        if what and len(launchers) <= len(_nodes_of(launchers)):
             yield Hit(done.at(step.line), what, f"--{option}=$SLURM_JOB_NUM_NODES")
 
 
@@ -145,33 +147,33 @@ def _other_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
 def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
     if len({step.line for step in done.steps}) != 1:  # another step may use the other GPUs
         return
-    for step, launchers in _launchers(done):
+    for step, launchers in _steps_with_launchers(done):
         by_default = [
             launcher for launcher in launchers if launcher.is_one_by_default and launcher.has_program
         ]
         gpus = max((len(launcher.process.gpus) for launcher in by_default), default=0)
         has_number = any("PET_NPROC_PER_NODE" in launcher.process.env for launcher in launchers)
-        if gpus > 1 and not has_number and len(launchers) == len(_nodes(launchers)):
+        if gpus > 1 and not has_number and len(launchers) == len(_nodes_of(launchers)):
             what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"
             yield Hit(done.at(step.line), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
 
 
 @RULES.add_for_dry_run(rendezvous.RULES, "SB307")
 def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
-    for step, launchers in _waiting_groups(done):
+    for step, launchers in _launchers_on_nodes(done):
         for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
             option = launchers[0].role_option(role)[0]
-            nodes = {launcher.role_option(role)[1]: launcher.process.node for launcher in launchers}
+            node_by_value = {launcher.role_option(role)[1]: launcher.process.node for launcher in launchers}
             if option:
-                yield from _differs(done, step, f"--{option}", nodes, variable)
+                yield from _different_values(done, step, f"--{option}", node_by_value, variable)
         yield from _rendezvous_missing(done, step, launchers[0])
         yield from _rendezvous_elsewhere(
             done, step, {launcher.role_option("HOST")[1] for launcher in launchers}
         )
-    for step, ranks in _ranks(done):
+    for step, ranks in _ranks_by_variables(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
-            numbers = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
-            yield from _differs(done, step, variable, numbers, variable)
+            rank_by_value = {str(process.env.get(variable)): f"rank {process.rank}" for process in ranks}
+            yield from _different_values(done, step, variable, rank_by_value, variable)
         yield from _rendezvous_elsewhere(
             done, step, {process.env.get("MASTER_ADDR") or "" for process in ranks}
         )
@@ -191,18 +193,21 @@ def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Ite
 
     training/torchrun.py needs none, because it finds the address itself.
     """
-    knows = any(name.startswith("PET_") for name in first.process.env)
-    knows |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
-    if first.name == "torchrun" and not first.role_option("HOST")[0] and not knows:
+    # torchrun reads variables such as PET_RDZV_ENDPOINT in place of options.
+    knows_address = any(name.startswith("PET_") for name in first.process.env)
+    knows_address |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
+    if first.name == "torchrun" and not first.role_option("HOST")[0] and not knows_address:
         what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
         yield Hit(done.at(step.line), what, rendezvous.RDZV_OPTIONS)
 
 
-def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], variable: str) -> Iterator[Hit]:
-    """Yield a hit if the address or port `name` has several values; `places`: a node for each value."""
-    if len(places) > 1:
-        (value, at), (other, there), *_ = places.items()
-        what = f"the nodes don't meet: {name} is {value} on {at}, and {other} on {there}"
+def _different_values(
+    done: DryRun, step: Step, name: str, place_by_value: Mapping[str, str], variable: str
+) -> Iterator[Hit]:
+    """Yield a hit if the address or port `name` has several values, each with a node or rank that has it."""
+    if len(place_by_value) > 1:
+        (value, place), (other_value, other_place), *_ = place_by_value.items()
+        what = f"the nodes don't meet: {name} is {value} on {place}, and {other_value} on {other_place}"
         yield Hit(done.at(step.line), what, f"set {variable} in the batch script, before srun")
 
 
@@ -210,12 +215,12 @@ def _differs(done: DryRun, step: Step, name: str, places: Mapping[str, str], var
 def _expanded_too_early(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _without_own_rank(done):
         option, rank = launchers[0].role_option("RANK")
-        if option and _is_expanded(done, option):
+        if option and _is_variable_in_script(done, option):
             what = f"all {len(launchers)} nodes get --{option} {rank}: "
             what += "the batch script expands it, not the tasks"
             fix = f"srun bash -c '... --{option} $SLURM_NODEID ...', in single quotes"
             yield Hit(done.at(step.line), what, fix)
-    for step, ranks in _ranks(done):
+    for step, ranks in _ranks_by_variables(done):
         numbers = {process.env.get("RANK") for process in ranks}
         if len(numbers) == 1 and None not in numbers:
             what = f"all {step.tasks} processes get RANK={numbers.pop()}: "
@@ -229,14 +234,14 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
         option, rank = first.role_option("RANK")
-        has_place = first.role_option("HOST")[0] or first.name != "torchrun"  # SB307 finds the others
-        if has_place and (rank or "0") == "0" and not _is_expanded(done, option):
-            what, fix = rendezvous.rank_zero_texts(first.name, len(_nodes(launchers)), option)
+        has_address = first.role_option("HOST")[0] or first.name != "torchrun"  # else SB307 reports the step
+        if has_address and (rank or "0") == "0" and not _is_variable_in_script(done, option):
+            what, fix = rendezvous.rank_zero_texts(first.name, len(_nodes_of(launchers)), option)
             yield Hit(done.at(step.line), what, fix)
-    for step, launchers in _launchers(done):
+    for step, launchers in _steps_with_launchers(done):
         alone = [launcher for launcher in launchers if not launcher.knows_others]
-        if step.is_srun and len(_nodes(alone)) > 1:
-            what = rendezvous.missing_hosts_message(len(_nodes(alone)))
+        if step.is_srun and len(_nodes_of(alone)) > 1:
+            what = rendezvous.missing_hosts_message(len(_nodes_of(alone)))
             yield Hit(done.at(step.line), what, rendezvous.deepspeed_fix())
 
 
@@ -245,24 +250,25 @@ def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher
 
     The launchers belong to a step, or to steps that run at the same time, for example in a loop over nodes.
     """
+    # By name, number of nodes and address: the launchers that wait for each other.
     teams: dict[tuple[str, int, str], list[tuple[Step, StartedLauncher]]] = {}
-    for step, launchers in _launchers(done):
+    for step, launchers in _steps_with_launchers(done):
         for launcher in launchers:
             if launcher.nodes > 1 and launcher.is_static:
                 host = launcher.role_option("HOST")[1]
                 teams.setdefault((launcher.name, launcher.nodes, host), []).append((step, launcher))
     for members in teams.values():
         step = members[0][0]
-        team = [launcher for other, launcher in members if other is step or at_once(step, other)]
+        team = [launcher for other, launcher in members if other is step or run_at_once(step, other)]
         ranks = {
             launcher.role_option("RANK")[1] or launcher.process.env.get("PET_NODE_RANK") or ""
             for launcher in team
         }
-        if len(_nodes(team)) > 1 and len(ranks) == 1:
+        if len(_nodes_of(team)) > 1 and len(ranks) == 1:
             yield step, team
 
 
-def _is_expanded(done: DryRun, option: str) -> bool:
+def _is_variable_in_script(done: DryRun, option: str) -> bool:
     """Return whether the value of an option in the script begins with a variable."""
     name = re.escape(option).replace("\\-", "[-_]")
     return bool(option) and re.search(rf"{name}[=\s]+[\"']?[$\\\\]", done.script.text) is not None
@@ -270,10 +276,11 @@ def _is_expanded(done: DryRun, option: str) -> bool:
 
 @RULES.add_for_dry_run(names.RULES, "SB425")
 def _world_size(done: DryRun) -> Iterator[Hit]:
-    for step, ranks in _ranks(done):
+    for step, ranks in _ranks_by_variables(done):
         size = number_of(ranks[0].env["WORLD_SIZE"])
-        each_is_rank = all(process.env.get("LOCAL_RANK") for process in ranks)
-        if size not in (0, step.tasks) and (each_is_rank or size < step.tasks):
+        # Without LOCAL_RANK, a task may itself start several of the processes that WORLD_SIZE counts.
+        has_local_ranks = all(process.env.get("LOCAL_RANK") for process in ranks)
+        if size not in (0, step.tasks) and (has_local_ranks or size < step.tasks):
             what = f"WORLD_SIZE is {ranks[0].env['WORLD_SIZE']}, "
             what += f"and this step starts {counted(step.tasks, 'process')}"
             is_of_job = done.batch.get("SLURM_NTASKS") == str(step.tasks)
@@ -283,9 +290,9 @@ def _world_size(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add("SB341", "warning", "a launcher without a program", source="torch/distributed/run.py")
 def _without_program(done: DryRun) -> Iterator[Hit]:
-    if may_follow(done, variables=False):
+    if may_lack_values(done, with_variables=False):
         return
-    for step, launchers in _launchers(done):
+    for step, launchers in _steps_with_launchers(done):
         bare = next((launcher for launcher in launchers if launcher.lacks_program), None)
         if bare:
             what = f"{bare.name} has no program: its command ends with its options"
@@ -295,7 +302,7 @@ def _without_program(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add("SB342", "warning", "a variable that no shell expands", source="bash(1)")
 def _not_expanded(done: DryRun) -> Iterator[Hit]:
-    for step, launchers in _launchers(done):
+    for step, launchers in _steps_with_launchers(done):
         for option, value in launchers[0].options.items() if launchers else ():
             if match := re.search(r"\$\{?([A-Za-z_]\w*)", value or ""):
                 what = f"{launchers[0].name} gets --{option} {value} as it is: no shell expands the variable"
@@ -329,16 +336,17 @@ def _collisions(done: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, lis
 
     Launchers that share no GPUs collide because they listen on the same port.
     """
-    started, lines = {id(step): launchers for step, launchers in _launchers(done)}, set()
+    launchers_by_step = {id(step): launchers for step, launchers in _steps_with_launchers(done)}
+    lines = set()  # lines of second steps that were yielded
     for first, second, _ in overlaps(done):
-        pairs = product(started[id(first)], started[id(second)])
+        pairs = product(launchers_by_step[id(first)], launchers_by_step[id(second)])
         pair = next((pair for pair in pairs if pair[0].process.node == pair[1].process.node), None)
         if not pair or second.line in lines:
             continue
         earlier, later = pair
         workers = earlier.workers + later.workers if earlier.workers and later.workers else 0
         gpus = sorted({*earlier.process.gpus} & {*later.process.gpus})
-        if workers <= len({*earlier.process.gpus} | {*later.process.gpus}):
+        if workers <= len({*earlier.process.gpus} | {*later.process.gpus}):  # each worker can have its own
             gpus = []
         if gpus or (earlier.port and earlier.port == later.port):
             lines.add(second.line)

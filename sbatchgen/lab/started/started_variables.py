@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sbatchgen.check.bash import Assignment
 from sbatchgen.check.executables.program import LAUNCHERS, PROGRAMS, commands, programs
@@ -14,14 +15,15 @@ from sbatchgen.check.rules import environment, rendezvous, unset_variables
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.missing import option_of
-from sbatchgen.lab.plan.overlaps import may_follow
+from sbatchgen.lab.plan.overlaps import may_lack_values
 from sbatchgen.lab.plan.started import Step, options_of_srun
 
 RULES: Rules[DryRun] = Rules()
 
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _CONTAINERS = commands("container")
-_NO_IMAGES = commands("launcher", "interpreter", "shell")
+_NO_IMAGES = commands("launcher", "interpreter", "shell")  # programs, which are no names of images
+# Options of launchers that have a value, and those of them whose value is one line.
 _VALUE_OPTIONS = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
 _ONE_LINE_OPTIONS = {"nodelist", "nproc-per-node"} | {
     name
@@ -29,7 +31,7 @@ _ONE_LINE_OPTIONS = {"nodelist", "nproc-per-node"} | {
     for role in ("NODES", "RANK", "PORT", "HOST")
     for name in PROGRAMS[launcher].roles.get(role, ())
 }
-_COMPUTING = programs("computes")
+_COMPUTING_PROGRAMS = programs("computes")  # such as expr: their output depends on their arguments alone
 
 
 @RULES.add_for_dry_run(environment.RULES, "SB408")
@@ -50,7 +52,7 @@ def _not_set_by_slurm(done: DryRun) -> Iterator[Hit]:
 def _empty(done: DryRun) -> Iterator[Hit]:
     fix = "print the variable before this line, and see what sets it"
     for step in done.steps:
-        for name, value in nodes_of(done, step):
+        for name, value in bad_node_options(done, step):
             if not value:
                 what = f"srun {name} has no value: the variable in it is empty here"
                 yield Hit(done.at(step.line), what, fix)
@@ -63,22 +65,27 @@ def _empty(done: DryRun) -> Iterator[Hit]:
 
 def _without_image(done: DryRun) -> Iterator[Hit]:
     """Find containers that lack an image, and so use the next word as the image."""
-    if may_follow(done, variables=False) or any(done.script.named("module", "ml")):
+    if may_lack_values(done, with_variables=False) or any(done.script.named("module", "ml")):
         return  # a module may set the variable of the image
     for step in done.steps:
         for image in (process.container for process in step.processes):
-            lacks = image in _CONTAINERS and not (image == "shifter" and "image" in done.script.options)
-            if lacks or image in _NO_IMAGES:
-                taken = f"{image} has no image" if lacks else f"the container takes '{image}' for its image"
+            # `container` is the name of the program if no word is left for the image.
+            lacks_image = image in _CONTAINERS and not (image == "shifter" and "image" in done.script.options)
+            if lacks_image or image in _NO_IMAGES:
+                what = (
+                    f"{image} has no image" if lacks_image else f"the container takes '{image}' for its image"
+                )
                 fix = "print the variable of the image before this line"
-                yield Hit(done.at(step.line), f"{taken}: the variable before it is empty", fix)
+                yield Hit(done.at(step.line), f"{what}: the variable before it is empty", fix)
                 break
 
 
 @RULES.add_for_dry_run(rendezvous.RULES, "SB331", "warning")
 def _several_lines(done: DryRun) -> Iterator[Hit]:
-    nodes = ((step, f"srun {name}", value) for step in done.steps for name, value in nodes_of(done, step))
-    options = ((step, name, value) for step, name, _, value in _options(done))
+    nodes = (
+        (step, f"srun {name}", value) for step in done.steps for name, value in bad_node_options(done, step)
+    )
+    options = ((step, name, value) for step, name, _, value in _bad_options(done))
     for step, name, value in (*nodes, *options):
         if "\n" in value.strip():
             first, second = value.strip().split("\n")[:2]
@@ -94,46 +101,53 @@ def _interfaces(done: DryRun) -> Iterator[Hit]:
         env = step.processes[0].env if step.processes else {}
         for variable in sorted({name for part in settings for name in part.interfaces}):
             value = env.get(variable) or ""
-            known = {part.interfaces[variable] for part in settings if variable in part.interfaces}
-            if not value or value[0] in "^=" or any(name[0] in "^=" for name in known):
+            known_values = {part.interfaces[variable] for part in settings if variable in part.interfaces}
+            # NCCL reads ^eth0 as all other interfaces, and =eth0 as exactly this interface.
+            if not value or value[0] in "^=" or any(known[0] in "^=" for known in known_values):
                 continue
-            beginnings = [name for names in known for name in names.split(",")]
-            if beginnings and not all(_is_one_of(name, beginnings) for name in value.split(",")):
-                has = " or ".join(sorted(known))
-                what = f"{variable} is {value}, but the profile '{done.profile.name}' says {has}"
-                yield Hit(done.at(step.line), what, f"{variable}={min(known)}")
+            beginnings = [name for known in known_values for name in known.split(",")]
+            if beginnings and not all(_matches_interface(name, beginnings) for name in value.split(",")):
+                expected = " or ".join(sorted(known_values))
+                what = f"{variable} is {value}, but the profile '{done.profile.name}' says {expected}"
+                yield Hit(done.at(step.line), what, f"{variable}={min(known_values)}")
 
 
-def _is_one_of(name: str, others: Sequence[str]) -> bool:
+def _matches_interface(name: str, others: Sequence[str]) -> bool:
     """Return whether a name begins with one of `others`, or one of `others` begins with the name.
 
-    NCCL compares names of interfaces in this way.
+    For NCCL, the beginning of a name stands for all interfaces with this beginning.
     """
     return any(name.startswith(other) or other.startswith(name) for other in others)
 
 
-def nodes_of(done: DryRun, step: Step) -> Iterator[tuple[str, str]]:
+def bad_node_options(done: DryRun, step: Step) -> Iterator[tuple[str, str]]:
     """Yield srun's options for nodes and tasks that are empty or have several lines, and their values."""
     for option, value, at, _ in options_of_srun(step.command) if step.is_srun else ():
-        is_empty = not value and not may_follow(done)
+        is_empty = not value and not may_lack_values(done)
         if option in ("nodelist", "nodes", "ntasks") and (is_empty or "\n" in value.strip()):
             yield step.command[at].partition("=")[0], value
 
 
-def _empty_options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
-    """Yield the options of `_options` whose value is empty."""
-    return (option for option in _options(done) if not option[-1])
+class _BadOption(NamedTuple):
+    """An option of a program whose value is empty or has several lines."""
+
+    step: Step
+    name: str
+    variable: str  # the variable that is its value in the script
+    value: str
 
 
-def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
-    """Yield the options of programs whose value is empty or has several lines.
+def _empty_options(done: DryRun) -> Iterator[_BadOption]:
+    """Yield the options of programs whose value is empty."""
+    return (option for option in _bad_options(done) if not option.value)
 
-    An option is its step, its name, the variable that is its value in the script, and its value.
-    """
-    if may_follow(done):
+
+def _bad_options(done: DryRun) -> Iterator[_BadOption]:
+    """Yield the options of programs whose value is empty or has several lines."""
+    if may_lack_values(done):
         return
     for step in done.steps:
-        names = set()
+        names = set()  # names of options that were yielded for this step
         for words in dict.fromkeys(process.argv for process in step.processes):
             for word, following in zip(words, (*words[1:], ""), strict=True):
                 name, equals, glued = word.partition("=")
@@ -144,7 +158,7 @@ def _options(done: DryRun) -> Iterator[tuple[Step, str, str, str]]:
                     continue
                 if name.startswith("--") and name not in names and (variable := _variable_of(done, name)):
                     names.add(name)
-                    yield step, name, variable, "" if is_empty else value
+                    yield _BadOption(step, name, variable, "" if is_empty else value)
 
 
 def _variable_of(done: DryRun, option: str) -> str:
@@ -153,7 +167,7 @@ def _variable_of(done: DryRun, option: str) -> str:
     Returns "" if the value is anything else than a variable, or if the script does not compute the variable
     from facts of Slurm.
     """
-    # After any other option, a variable without quotes may hold further options.
+    # After an option that may have no value, a variable without quotes may hold further options.
     takes_value = option.lstrip("-").replace("_", "-") in _VALUE_OPTIONS
     before = r'(?:=|[ \t]+)"?' if takes_value else r'(?:="?|[ \t]+")'
     pattern = rf"{re.escape(option)}{before}\$\{{?(\w+)\}}?\"?(?=[\s\"']|$)"
@@ -163,14 +177,18 @@ def _variable_of(done: DryRun, option: str) -> str:
 
 
 def _is_computed(done: DryRun, name: str, depth: int = 4) -> bool:
-    """Return whether a script computes a variable's value from nothing but facts of Slurm."""
+    """Return whether a script computes a variable's value from nothing but facts of Slurm.
+
+    `depth` is the number of variables that may follow from each other.
+    """
     if name in done.batch or option_of(name) not in ("", "array"):
         return True
-    sets = [assignment for assignment in done.script.body.sets if assignment.name == name]
+    assignments = [assignment for assignment in done.script.body.sets if assignment.name == name]
     is_needed = any(need.name == name for need in done.needed)
-    if not sets or not depth or is_needed or any(part.value == "" or part.setter == "for" for part in sets):
+    is_set_otherwise = any(part.value == "" or part.setter == "for" for part in assignments)
+    if not assignments or not depth or is_needed or is_set_otherwise:
         return False
-    return all(_is_computed_by(done, assignment, depth) for assignment in sets)
+    return all(_is_computed_by(done, assignment, depth) for assignment in assignments)
 
 
 def _is_computed_by(done: DryRun, assignment: Assignment, depth: int) -> bool:
@@ -184,6 +202,6 @@ def _is_computed_by(done: DryRun, assignment: Assignment, depth: int) -> bool:
         variables = tuple(re.findall(r"<<<[^$]*\$\{?(\w+)", line))
         if not variables:
             return False
-    if not programs <= _COMPUTING or re.search(r":-|:=|[<{]\(|\$\{?[*@#\d]", text):
+    if not programs <= _COMPUTING_PROGRAMS or re.search(r":-|:=|[<{]\(|\$\{?[*@#\d]", text):
         return False
     return all(other == assignment.name or _is_computed(done, other, depth - 1) for other in variables)
