@@ -99,7 +99,7 @@ def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "job.slurm").write_text(MEETS)
-    box._program.cache_clear()
+    box._bubblewrap.cache_clear()
     monkeypatch.setattr("sbatchgen.base.machine.search_path.find", lambda *_: "")
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     refused = command("plan", "job.slurm")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sbatchgen.lab.rehearsal.outcome import figures
+from sbatchgen.lab.rehearsal.outcome import memory_figures
 from tests.conftest import REPOSITORY
 
 MIB = 1 << 20
@@ -64,7 +64,7 @@ def needs() -> dict[str, dict[str, object]]:
 def test_tensors_are_the_steady_peak(
     needs: dict[str, dict[str, object]], name: str, peak: int, steady: int, reserved: int
 ) -> None:
-    tensors, workspace, _ = figures(needs[name])
+    tensors, workspace, _ = memory_figures(needs[name])
     assert tensors / MIB == pytest.approx(steady, rel=0.035)
     assert workspace / MIB >= peak * 0.965
 
@@ -74,12 +74,12 @@ def test_the_card_holds_what_is_reserved(
     needs: dict[str, dict[str, object]], name: str, peak: int, steady: int, reserved: int
 ) -> None:
     """Not where cuDNN has tried kernels, or with the halves of ResNet-18 in fp16 and of MobileNet."""
-    _, _, card = figures(needs[name])
+    _, _, card = memory_figures(needs[name])
     more = {"resnet18 fp16": 0.1, "mobilenet_v3_small bf16": 0.06}.get(name, 0)
     assert name.endswith("*") or card / MIB >= (reserved + CONTEXT) * (0.995 - more)
 
 
 def test_a_run_that_failed_is_never_said_to_fit(needs: dict[str, dict[str, object]]) -> None:
     """ResNet-50 with activation checkpointing had no room where the allocator could have 5600 MiB."""
-    _, _, card = figures(needs["resnet50 fp32 checkpointing *"])
+    _, _, card = memory_figures(needs["resnet50 fp32 checkpointing *"])
     assert card / MIB > 5600 + CONTEXT

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.lab.sandbox.box import _program
+from sbatchgen.lab.sandbox.box import _bubblewrap
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
 
@@ -22,7 +22,16 @@ OUTER = {
 
 def inside(outer: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command of sbatchgen in a sandbox."""
-    box = [_program(), "--die-with-parent", "--dev-bind", "/", "/", *OUTER[outer], "--setenv", "PYTHONPATH"]
+    box = [
+        _bubblewrap(),
+        "--die-with-parent",
+        "--dev-bind",
+        "/",
+        "/",
+        *OUTER[outer],
+        "--setenv",
+        "PYTHONPATH",
+    ]
     command = [*box, str(REPOSITORY), sys.executable, "-m", "sbatchgen", *words]
     return subprocess.run(
         command,

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.lab.plan import installed
-from sbatchgen.lab.sandbox.box import Box, _read, run
+from sbatchgen.lab.sandbox.box import Box, _ended_from, run
 from tests.cluster.fixtures import _need
 from tests.plan.boxes import PLACES, Place, boxed, home
 from tests.plan.plans import HEAD, needs_sandbox, planned, said
@@ -282,7 +282,7 @@ def test_a_damaged_report_is_no_traceback(folder: Path, place: Place, attack: st
     ],
 )  # fmt: skip
 def test_a_forged_report_is_read(report: bytes) -> None:
-    done = _read(report, 1.0, 1.0)
+    done = _ended_from(report, 1.0, 1.0)
     assert done.limit in ("", "time", "memory", "processes", "damage")
     assert all(done.files)
 

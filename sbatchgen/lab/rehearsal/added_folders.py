@@ -8,8 +8,8 @@ from pathlib import Path
 from sbatchgen.base import files
 
 _MAX_BYTES = 1 << 16  # bytes of a file
-_IMPORT = re.compile(r"import\s+(\w+)\s*(?:$|;)")
-_QUOTED = re.compile(r"['\"](/[^'\"\n]+)['\"]")
+_IMPORT = re.compile(r"import\s+(\w+)\s*(?:$|;)")  # import __editable___mytools_finder; ...
+_QUOTED_PATH = re.compile(r"['\"](/[^'\"\n]+)['\"]")
 
 
 def added_folders(python: Path) -> Iterator[str]:
@@ -18,12 +18,12 @@ def added_folders(python: Path) -> Iterator[str]:
     A line of a .pth file is a path, or imports a module next to the file. The module of an editable package
     has the paths in quotes.
     """
-    for place in (python, *python.glob("lib/python3*/site-packages")):
-        for line in (line for file in sorted(place.glob("*.pth")) for line in _text(file).splitlines()):
+    for folder in (python, *python.glob("lib/python3*/site-packages")):
+        for line in (line for file in sorted(folder.glob("*.pth")) for line in _text(file).splitlines()):
             if match := _IMPORT.match(line):
-                yield from _QUOTED.findall(_text(place / f"{match[1]}.py"))
+                yield from _QUOTED_PATH.findall(_text(folder / f"{match[1]}.py"))
             elif line.strip() and not line.startswith(("#", "import")):
-                yield str(place / line.strip())
+                yield str(folder / line.strip())
 
 
 def _text(file: Path) -> str:

@@ -9,9 +9,10 @@ from sbatchgen.jobs.runs.failure import OWN_MESSAGE, failures
 
 # Lines that the job script or Slurm printed, not the trainer.
 _SBATCHGEN_LINE = re.compile(r"Job \d+ on |Rank (\d+) of the training ended|srun: |slurmstepd")
-_RANK = re.compile(r"\s*\[rank(\d+)\]:\s?")
-_FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
+_RANK_PREFIX = re.compile(r"\s*\[rank(\d+)\]:\s?")  # [rank0]: before each line of a traceback
+_TRACEBACK_FILE = re.compile(r'\s*File "([^"<]+)", line (\d+)')
 _LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
+# A line such as torch.OutOfMemoryError: CUDA out of memory.
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt)(?::|$)")
 _NOT_LOADED = re.compile(r"(?:ImportError|ModuleNotFoundError|SyntaxError|IndentationError|TabError)\b")
 _NEEDS_GPU = re.compile(r"cuda|nvidia|nccl|accelerator|\bgpus?\b|\bhip\b", re.IGNORECASE)
@@ -38,6 +39,7 @@ def cause_of(status: int, log: str) -> Cause:
         for failure in failures(f"FAILED {status}:0", enumerate(lines, 1), "NAME")
         if failure.says and (failure.rank == "cause" or failure.cause == OWN_MESSAGE)
     ]
+    # A known cause comes before an exception of the user's own.
     known = min(causes, key=lambda failure: failure.cause == OWN_MESSAGE, default=None)
     at = "".join(f" ({part})" for part in (place, f"rank {rank}" if rank else "") if part)
     if known and (not error or known.says.strip() == error.strip()):
@@ -66,18 +68,18 @@ def never_began(log: str) -> bool:
 def ends_in_traceback(log: str) -> bool:
     """Return whether a log ends with an exception of Python. Python ignores exceptions in __del__."""
     lines = [line for line in log.splitlines() if line.strip()][-40:]
-    began = [at for at, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
-    ignored = any("ignored" in line for line in lines)
-    return bool(began and not ignored and _EXCEPTION.match(lines[-1]))
+    has_traceback = any(line.startswith("Traceback (most recent call last)") for line in lines)
+    is_ignored = any("ignored" in line for line in lines)
+    return bool(has_traceback and not is_ignored and _EXCEPTION.match(lines[-1]))
 
 
 def _first_error(lines: Sequence[str]) -> tuple[str, str, str]:
     """Return the place in the user's source, the text and the rank of the first exception, or empty texts."""
     place, source = "", ""
     for line in lines:
-        rank = _RANK.match(line)
+        rank = _RANK_PREFIX.match(line)
         text = line[rank.end() :] if rank else line
-        if file := _FILE.match(text):
+        if file := _TRACEBACK_FILE.match(text):
             source = "" if _LIBRARY_PATH.search(file[1]) else f"{file[1].rpartition('/')[2]}:{file[2]}"
             place = source or place
         elif text.startswith("Traceback (most recent call last)"):

@@ -27,14 +27,15 @@ from sbatchgen.lab.plan.step import PLACE
 from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
 
 REQUEUED = Path(PLACE, "requeued")  # the stand-in for `scontrol requeue` makes this file
-LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"  # how Slurm ends a start; END: not at all
+# The ways in which Slurm ends a start. With END, Slurm lets the job run to its own end.
+LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
 _POLL_S = 0.1  # seconds between two looks at the job
 _EXIT_S = 1.0  # seconds in which a script may end itself after `scontrol requeue`
-_CHECKPOINTS = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
-# files of a run folder that the job script or the bundled trainer writes, and that are no checkpoints
+_CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
+# Files of a run folder that the job script or the bundled trainer writes, and that are no checkpoints.
 _SCRIPT_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MAX_FILES = 20_000  # files of a folder among which a checkpoint is looked for
-_MAX_SLOWDOWN = 4.0
+_MAX_SLOWDOWN = 4.0  # the largest factor by which a busy machine lengthens a wait
 _MAX_LOG = 40_000  # characters of the log of a start in the report
 
 
@@ -66,16 +67,16 @@ def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
     """
     restart = 0
     for act in (LIMIT, REQUEUE, CANCEL, END):
-        start = _Start(job, restart)
+        start = _JobStart(job, restart)
         yield start.play(act)
         if start.has_failed_early:
             return
-        restart = 0 if act == CANCEL or not (start.requeued or act == REQUEUE) else restart + 1
+        restart = 0 if act == CANCEL or not (start.is_requeued or act == REQUEUE) else restart + 1
     if job.processes:
-        yield _Start(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).compute_memory()
+        yield _JobStart(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).compute_memory()
 
 
-class _Start:
+class _JobStart:
     """A start of the job."""
 
     def __init__(self, job: PlayedJob, restart: int, variables: Mapping[str, str] | None = None) -> None:
@@ -83,8 +84,8 @@ class _Start:
         REQUEUED.unlink(missing_ok=True)
         self.log = Path(PLACE, "log")
         self.log.touch()
-        self.from_byte = self.log.stat().st_size
-        self.earlier_events = len(_written_events(job))
+        self.from_byte = self.log.stat().st_size  # where the log of this start begins
+        self.earlier_events = len(_written_events(job))  # events that earlier starts wrote
         self.began = self.log_grew_at = time.time()
         added = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
         added |= variables or {}
@@ -98,7 +99,7 @@ class _Start:
             )  # fmt: skip
 
     @property
-    def requeued(self) -> bool:
+    def is_requeued(self) -> bool:
         """Whether the job asked to be requeued."""
         return REQUEUED.exists()
 
@@ -110,36 +111,36 @@ class _Start:
     def play(self, act: str) -> dict[str, Any]:
         """Let the job train, end it as Slurm does, and return the report of this start."""
         job = self.job
-        ready = self._wait(job.seconds, until_ready=act != END)
-        trained, before = time.time() - self.began, self.events()
-        silent = time.time() - self.log_grew_at
+        is_ready = self._wait(job.seconds, until_ready=act != END)
+        trained_s, events_before = time.time() - self.began, self.events()
+        silent_s = time.time() - self.log_grew_at
         acted = time.time() if act != END and self.batch.poll() is None else None
         if acted:
-            patience = float(job.kill_wait)
+            wait_s = float(job.kill_wait)
             if act == LIMIT and job.signal and job.lead:
-                self._send(job.signal, to_tasks=not job.to_batch, to_batch=job.to_batch)
-                patience = min(job.lead, job.seconds)
+                self._send_signal(job.signal, to_tasks=not job.to_batch, to_batch=job.to_batch)
+                wait_s = min(job.lead, job.seconds)
             else:
-                self._send(signal.SIGTERM)
-            self._wait(patience)
-        running = self.batch.poll() is None
-        self._end()  # a script that has ended may have left processes
+                self._send_signal(signal.SIGTERM)
+            self._wait(wait_s)
+        is_running = self.batch.poll() is None
+        self._kill_all()  # a script that has ended may have left processes
         status = self.batch.wait()
         return {
             "act": act,
             "lead": job.lead,
-            "ready": ready,
-            "trained_s": trained,
-            "silent_s": silent,
-            "before": len(before),
-            "acted": acted,
+            "ready": is_ready,
+            "trained_s": trained_s,
+            "silent_s": silent_s,  # since the trainer printed something, before the end of the start
+            "before": len(events_before),
+            "acted": acted,  # when Slurm ended the start; None if the job ended by itself
             "took_s": time.time() - acted if acted else None,
-            "killed": running and not self.requeued,
-            "requeued": self.requeued,
+            "killed": is_running and not self.is_requeued,
+            "requeued": self.is_requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
-            "log": self._text()[-_MAX_LOG:],
-            "quiet_s": time.time() - self.log_grew_at,
+            "log": self._log_text()[-_MAX_LOG:],
+            "quiet_s": time.time() - self.log_grew_at,  # since the trainer printed something, at the end
             "programs": [asdict(program) for program in read_programs(Path(job.run_dir), int(self.began))],
             **self._newest_checkpoint(),
         }
@@ -148,15 +149,15 @@ class _Start:
         """Wait until the start has computed the GPU memory of the training, and return its report."""
         self._wait(self.job.seconds)
         if self.batch.poll() is None:
-            self._end()
+            self._kill_all()
         self.batch.wait()
-        answers = [line for line in self._text().splitlines() if line.startswith('{"peak_bytes"')]
+        answers = [line for line in self._log_text().splitlines() if line.startswith('{"peak_bytes"')]
         answer = json.loads(answers[-1]) if answers else None
         return {
             "act": "memory",
             "memory": answer,
             "status": self.batch.returncode,
-            "log": self._text()[-_MAX_LOG:],
+            "log": self._log_text()[-_MAX_LOG:],
         }
 
     def events(self) -> list[dict[str, Any]]:
@@ -164,62 +165,63 @@ class _Start:
         if Path(self.job.run_dir, EVENTS).exists():
             return _written_events(self.job)[self.earlier_events :]
         pattern = re.compile(self.job.metrics) if self.job.metrics else None
-        lines = self._text().splitlines()
+        lines = self._log_text().splitlines()
         return [event for line in lines for event in line_events(line[:4000], pattern)]
 
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
         """Wait at most `seconds` until the job ends, or with `until_ready` until it has done enough steps.
 
-        Returns whether the job has done the steps. A trainer that prints no steps counts as ready after its
-        patience.
+        Returns whether the job has done the steps. A trainer that prints no steps counts as ready after
+        `patience` seconds. A job that was requeued, and does not end itself, gets SIGTERM.
         """
-        deadline, quiet = time.time() + seconds, self.began + self.job.patience * _slowdown()
-        size, ending = 0, False
+        deadline, ready_at = time.time() + seconds, self.began + self.job.patience * _slowdown()
+        log_size, has_sigterm = 0, False
         while self.batch.poll() is None and time.time() < deadline:
-            if (now := self.log.stat().st_size) != size:
-                size, self.log_grew_at = now, time.time()
+            if (size := self.log.stat().st_size) != log_size:
+                log_size, self.log_grew_at = size, time.time()
             if until_ready:
-                done = sum(event.get("event") == "train" for event in self.events())
-                if done >= self.job.steps or (not done and time.time() > quiet):
+                steps = sum(event.get("event") == "train" for event in self.events())
+                if steps >= self.job.steps or (not steps and time.time() > ready_at):
                     return True
-            if not ending and self.requeued and time.time() - REQUEUED.stat().st_mtime > _EXIT_S:
-                ending, deadline = True, time.time() + self.job.kill_wait
-                self._send(signal.SIGTERM)
+            if not has_sigterm and self.is_requeued and time.time() - REQUEUED.stat().st_mtime > _EXIT_S:
+                has_sigterm, deadline = True, time.time() + self.job.kill_wait
+                self._send_signal(signal.SIGTERM)
             time.sleep(_POLL_S)
         return False
 
-    def _send(self, number: int, *, to_tasks: bool = True, to_batch: bool = True) -> None:
+    def _send_signal(self, number: int, *, to_tasks: bool = True, to_batch: bool = True) -> None:
         """Send a signal as Slurm does: to the batch shell, and to each process of the steps."""
-        numbers = [self.batch.pid] * to_batch + (list(_processes_of_steps()) if to_tasks else [])
-        for process in numbers:
+        pids = [self.batch.pid] * to_batch + (list(_processes_of_steps()) if to_tasks else [])
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(process, number)
+                os.kill(pid, number)
 
-    def _end(self) -> None:
+    def _kill_all(self) -> None:
         """Kill all processes that are left, as Slurm does after KillWait."""
-        self._send(signal.SIGKILL)
-        for number in _processes():
-            if number not in (1, os.getpid()):
+        self._send_signal(signal.SIGKILL)
+        for pid in _pids():
+            if pid not in (1, os.getpid()):
                 with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(number, signal.SIGKILL)
+                    os.kill(pid, signal.SIGKILL)
 
     def _newest_checkpoint(self) -> dict[str, Any]:
         """Return the keys of the report about the newest file of this start that may be a checkpoint."""
-        newest, name = self.began, ""
+        newest_time, newest_path = self.began, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
                 relative = path[len(root) + 1 :]
                 if (
                     (root == self.job.run_dir and relative not in _SCRIPT_FILES)
-                    or relative.endswith(_CHECKPOINTS)
+                    or relative.endswith(_CHECKPOINT_SUFFIXES)
                     or "checkpoint" in relative
                     or fnmatch(relative.rpartition("/")[2], self.job.checkpoint)
                 ):
                     with contextlib.suppress(OSError):
-                        newest, name = max((newest, name), (Path(path).stat().st_mtime, path))
-        return {"checkpoint": name, "saved": newest if name else None}
+                        time_and_path = Path(path).stat().st_mtime, path
+                        newest_time, newest_path = max((newest_time, newest_path), time_and_path)
+        return {"checkpoint": newest_path, "saved": newest_time if newest_path else None}
 
-    def _text(self) -> str:
+    def _log_text(self) -> str:
         """Return the log of this start."""
         with self.log.open("rb") as stream:
             stream.seek(self.from_byte)
@@ -250,22 +252,24 @@ def _files(folder: str) -> Iterator[str]:
             yield os.path.join(root, name)  # noqa: PTH118 - there are many
 
 
-def _processes() -> list[int]:
+def _pids() -> list[int]:
+    """Return the ids of all processes in the sandbox."""
     return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdecimal()]
 
 
 def _processes_of_steps() -> Iterator[int]:
     """Yield the ids of the processes below each running srun, without srun itself."""
-    parents: dict[int, list[int]] = {}
-    for number in _processes():
+    children_of: dict[int, list[int]] = {}
+    for pid in _pids():
         with contextlib.suppress(OSError):
-            text = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
-            parents.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(number)
-    waiting = [int(file.name) for file in STEPS.iterdir()]
-    while waiting:
-        children = parents.get(waiting.pop(), [])
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+            parent = int(text.rpartition(")")[2].split()[1])
+            children_of.setdefault(parent, []).append(pid)
+    todo = [int(file.name) for file in STEPS.iterdir()]
+    while todo:
+        children = children_of.get(todo.pop(), [])
         yield from children
-        waiting += children
+        todo += children
 
 
 def main() -> None:

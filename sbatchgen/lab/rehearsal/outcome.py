@@ -12,10 +12,12 @@ from sbatchgen.lab.rehearsal.cause import cause_of, ends_in_traceback, has_error
 from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 StartReport = Mapping[str, Any]  # the report of a start of the job, from controller.py
-_REQUEST_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'
+_REQUEUE_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'
 NEXT_JOB = 75  # the exit status after which the next job of a chain resumes
-# Measured on an H200: bytes of cuBLAS, bytes of CUDA's context, and the allocator's share of unused memory.
-_CUBLAS, _CONTEXT, _UNUSED_SHARE = 96 << 20, 750 << 20, 0.16
+# Measured on an H200: see `memory_figures`.
+_CUBLAS_BYTES = 96 << 20
+_CONTEXT_BYTES = 750 << 20  # CUDA's context
+_UNUSED_SHARE = 0.16  # the share of its memory that the allocator keeps unused
 
 
 @frozen()
@@ -55,31 +57,38 @@ def rows(rehearsed: Rehearsal) -> Iterator[Row]:
 
 
 def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
+    """Yield a row for each thing that was tried, as if the sandbox hides no folder."""
     if not rehearsed.starts:
         if rehearsed.limit:
-            yield _at_limit("start", rehearsed)
+            yield _limit_reached_row("start", rehearsed)
         else:
             yield Row("start", "failed", rehearsed.failure or "the job did not start")
         return
     first, *others = rehearsed.starts
-    yield from _start(first, rehearsed)
-    yield from _programs(first)
-    judges = {"limit": _limit, "requeue": _sigterm, "cancel": _sigterm, "end": _end, "memory": _memory}
+    yield from _start_rows(first, rehearsed)
+    yield from _program_rows(first)
+    rows_of = {
+        "limit": _limit_rows,
+        "requeue": _sigterm_rows,
+        "cancel": _sigterm_rows,
+        "end": _end_rows,
+        "memory": _memory_rows,
+    }
     # The time limit, a requeue and scancel show nothing about a job that fails before its first step.
     for start, following in zip(rehearsed.starts, [*others, None], strict=True):
         if _train_events(first) or not first["status"] or start["act"] == "memory":
-            yield from judges[start["act"]](start, following, rehearsed)
+            yield from rows_of[start["act"]](start, following, rehearsed)
     if rehearsed.limit:
-        yield _at_limit("sandbox", rehearsed)
+        yield _limit_reached_row("sandbox", rehearsed)
 
 
-def _at_limit(what: str, rehearsed: Rehearsal) -> Row:
+def _limit_reached_row(what: str, rehearsed: Rehearsal) -> Row:
     """Return the row of a rehearsal that ended at a limit of the sandbox."""
     if rehearsed.limit != "disk":
         return Row(what, "failed", f"the job has reached its limit of {rehearsed.limit}")
-    most = in_bytes(rehearsed.disk)
+    limit = in_bytes(rehearsed.disk)
     detail = (
-        f"the run folder has reached its limit of {most}: half of the free disk, or four times the memory"
+        f"the run folder has reached its limit of {limit}: half of the free disk, or four times the memory"
     )
     return Row(what, "failed", detail, "set TMPDIR to a folder on a larger disk")
 
@@ -94,12 +103,14 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         fix = "see the log of the job; for your own trainer, set metrics in the job"
         yield Row("start", "failed", "the job reported no steps", fix)
         return
-    begins = [at for at, event in enumerate(events) if event.get("event") == "start" or not at]
-    first, *others = [events[at:end] for at, end in zip(begins, [*begins[1:], len(events)], strict=True)]
-    wanted = processes_of(resolved)
-    started, device = first[0].get("processes", wanted), first[0].get("device_type")
-    what = f"{started} of {wanted} processes train together" + (f" on {device}" if device else "")
-    yield Row("start", "ok" if started == wanted else "failed", what)
+    # Divide the events into those of each start of the job.
+    begins = [index for index, event in enumerate(events) if event.get("event") == "start" or not index]
+    ends = [*begins[1:], len(events)]
+    first, *others = [events[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    expected = processes_of(resolved)
+    started, device = first[0].get("processes", expected), first[0].get("device_type")
+    what = f"{started} of {expected} processes train together" + (f" on {device}" if device else "")
+    yield Row("start", "ok" if started == expected else "failed", what)
     steps = [event for event in first if event.get("event") in ("train", "epoch")]
     what = _progress(steps[0]) if steps else "no step was reported before the stop"
     yield Row("first steps", "ok" if steps else "failed", what)
@@ -107,10 +118,11 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     if stop:
         yield Row("time limit", "ok", f"{stop.get('reason')}: saved {_progress(stop)}")
     if not others:
-        yield Row("restart", "failed", "the job did not start again", _REQUEST_FIX)
+        yield Row("restart", "failed", "the job did not start again", _REQUEUE_FIX)
         return
     begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
     last = _last_step({"events": first})
+    # A restart from less than half of the last step has not resumed.
     if begin is None or last is None:
         yield Row("restart", "unknown", "the trainer prints no steps", "set metrics in the job")
         return
@@ -118,81 +130,81 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     yield Row("restart", "failed" if begin < last / 2 else "ok", what)
 
 
-def _start(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
+def _start_rows(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the rows "start" and "first steps": whether all processes start and do training steps."""
     resolved, trained = rehearsed.resolved, _train_events(start)
     if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
-        yield _failed("start", f"exit status {start['status']}", start, rehearsed)
+        yield _failed_row("start", f"exit status {start['status']}", start, rehearsed)
         return
     if not trained and not start["acted"] and ends_in_traceback(start["log"]):
         fix = "let the program end with another status, or Slurm takes it for a success"
         yield Row("start", "failed", f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
-    wanted = rehearsed.processes
+    expected = rehearsed.processes
     begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
     started = begins[0] if begins else None
-    placed = f"{counted(wanted, 'process')} on {counted(resolved.nodes, 'node')}"
-    if started is not None and started != wanted:
-        yield Row("start", "failed", f"{started} of {placed} train together", "name another --launcher")
+    expected_text = f"{counted(expected, 'process')} on {counted(resolved.nodes, 'node')}"
+    if started is not None and started != expected:
+        what = f"{started} of {expected_text} train together"
+        yield Row("start", "failed", what, "name another --launcher")
     elif resolved.is_bundled:
-        yield Row("start", "ok", placed)
+        yield Row("start", "ok", expected_text)
     elif not trained and start["acted"] and start["silent_s"] > start["trained_s"] / 2:
-        quiet = (
-            f"{_trainer_name(resolved)} has printed nothing for {in_seconds(start['silent_s'])}: it may hang"
-        )
-        what = f"{placed}; {quiet}"
+        silent = in_seconds(start["silent_s"])
+        what = f"{expected_text}; {_trainer_name(resolved)} has printed nothing for {silent}: it may hang"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
-        yield Row(
-            "start", "ok", f"{placed}; {_trainer_name(resolved)} ran for {in_seconds(start['trained_s'])}"
-        )
+        ran = in_seconds(start["trained_s"])
+        yield Row("start", "ok", f"{expected_text}; {_trainer_name(resolved)} ran for {ran}")
     if trained:
-        early = _train_events({**start, "events": start["events"][: start["before"]]})
-        shown = (early or trained)[-1]
+        # The last step before Slurm ended the start, if there is one.
+        events_before = _train_events({**start, "events": start["events"][: start["before"]]})
+        shown = (events_before or trained)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
     elif resolved.is_bundled:
-        yield _failed("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
+        yield _failed_row("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
     else:
         yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
 
 
 def _trainer_name(resolved: ResolvedJob) -> str:
+    """Return the job's trainer, or the program that it starts in place of a trainer."""
     main = resolved.main
     return main.trainer or main.args[0]
 
 
-def _programs(start: StartReport) -> Iterator[Row]:
+def _program_rows(start: StartReport) -> Iterator[Row]:
     """Yield a row for each program of a job with several programs: whether it started and was ready."""
     for program in start.get("programs", ()):
-        detail = {
-            "starts": "it ran until the job ended it",
-            "ready": "it was ready, and ran until the job ended it",
-        }.get(program["state"], f"it {program['state']} {program['why']}")
-        if program["state"] == "late":
-            yield Row(program["name"], "unknown", f"it was not ready {program['why']}", "see its log")
-        elif program["state"] == "failed":
-            yield Row(program["name"], "failed", f"it {program['why']}", "see its log: run the program alone")
+        name, state, why = program["name"], program["state"], program["why"]
+        if state == "late":
+            yield Row(name, "unknown", f"it was not ready {why}", "see its log")
+        elif state == "failed":
+            yield Row(name, "failed", f"it {why}", "see its log: run the program alone")
+        elif state == "starts":
+            yield Row(name, "ok", "it ran until the job ended it")
+        elif state == "ready":
+            yield Row(name, "ok", "it was ready, and ran until the job ended it")
         else:
-            yield Row(program["name"], "ok", detail)
+            yield Row(name, "ok", f"it {state} {why}")
 
 
-def _limit(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _limit_rows(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the rows "time limit" and "restart": whether the job saves before the limit, and resumes."""
     resolved = rehearsed.resolved
     if not start["acted"]:
         yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
         return
-    asked = resolved.options.signal
     how = f"stopped {start['lead']} s before it"
-    if not asked:
+    if not resolved.options.signal:
         how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
-    yield _saved("time limit", how, start, rehearsed)
+    yield _saved_row("time limit", how, start, rehearsed)
     if start["status"] == NEXT_JOB and resolved.consecutive and following:
         how = "exit status 75, so the next job starts"
-        yield _resumed("restart", how, start, following, rehearsed)
+        yield _resumed_row("restart", how, start, following, rehearsed)
     elif start["requeued"] and following:
-        yield _resumed("restart", "the script requeued itself", start, following, rehearsed)
+        yield _resumed_row("restart", "the script requeued itself", start, following, rehearsed)
     elif resolved.resume == "off" or not resolved.max_restarts:
         return
     elif not following and (start["requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
@@ -201,7 +213,7 @@ def _limit(start: StartReport, following: StartReport | None, rehearsed: Rehears
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", "failed", what)
     else:
-        fix = f"{_REQUEST_FIX}; or --resume off, for no restarts"
+        fix = f"{_REQUEUE_FIX}; or --resume off, for no restarts"
         furthest = max(_last_step(other) or 0 for other in rehearsed.starts)
         has_more = furthest > (_last_step(start) or 0)  # without more steps, the training may have ended
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
@@ -210,19 +222,19 @@ def _limit(start: StartReport, following: StartReport | None, rehearsed: Rehears
         )
 
 
-def _sigterm(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _sigterm_rows(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the rows of a requeue or of scancel: whether the job saves at SIGTERM, and resumes."""
     what = "requeue" if start["act"] == "requeue" else "scancel"
     if not start["acted"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
         return
-    yield _saved(what, "SIGTERM", start, rehearsed)
+    yield _saved_row(what, "SIGTERM", start, rehearsed)
     if following and rehearsed.resolved.resume != "off":
         again = "restart after it" if what == "requeue" else "submitted again"
-        yield _resumed(again, "", start, following, rehearsed)
+        yield _resumed_row(again, "", start, following, rehearsed)
 
 
-def _end(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _end_rows(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the row of a start that nothing stopped: whether the training reaches its end."""
     took = in_seconds(start["trained_s"])
     if start["killed"]:
@@ -230,27 +242,28 @@ def _end(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Ite
         quiet = f"; nothing printed for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
         yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it more time: --seconds N")
     elif start["status"]:
-        yield _failed("end", f"exit status {start['status']}", start, rehearsed)
+        yield _failed_row("end", f"exit status {start['status']}", start, rehearsed)
     elif ends_in_traceback(start["log"]):
         yield Row("end", "unknown", f"exit status 0, but {cause_of(1, start['log']).what}")
     else:
         yield Row("end", "ok", f"exit status 0 after {took}")
 
 
-def _memory(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _memory_rows(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
     """Yield the row of the GPU memory: whether the training fits on the GPUs of the partition."""
-    needs = start["memory"]
-    if needs is None:
+    computed = start["memory"]
+    if computed is None:
         yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
         return
     limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.kinds() if kind.gpu_memory]
-    shape = "x".join(map(str, needs["shape"]))
-    tensors, workspace, card = figures(needs)
-    room = f" of {in_bytes(max(limits))}" if limits else ""
+    shape = "x".join(map(str, computed["shape"]))
+    tensors, workspace, card = memory_figures(computed)
+    of_limit = f" of {in_bytes(max(limits))}" if limits else ""
     tried = f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
-    batch = f"{needs['images']} images ({shape}, {needs['precision']})"
-    what = f"{batch} take about {in_bytes(tensors)} of tensors{tried}, and {in_bytes(card)}{room} on the card"
-    if limits and needs["peak_bytes"] > max(limits):
+    batch = f"{computed['images']} images ({shape}, {computed['precision']})"
+    what = f"{batch} take about {in_bytes(tensors)} of tensors{tried}, "
+    what += f"and {in_bytes(card)}{of_limit} on the card"
+    if limits and computed["peak_bytes"] > max(limits):
         yield Row("GPU memory", "failed", what, "-- --accumulate 2 or more, --activation-checkpointing")
     elif limits and card > min(limits):
         yield Row("GPU memory", "unknown", f"{what}, so the model may not fit")
@@ -258,24 +271,26 @@ def _memory(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> 
         yield Row("GPU memory", "ok", what)
 
 
-def figures(needs: dict[str, Any]) -> tuple[int, int, int]:
+def memory_figures(computed: dict[str, Any]) -> tuple[int, int, int]:
     """Return three numbers of bytes: tensors, tensors with cuDNN's workspaces, and everything on the card.
+
+    `computed` is what the trainer computes without a training: training/memory.py.
 
     Measured in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. Computed and measured tensors differ
     by three workspaces of cuBLAS, of 32 MiB each. cuDNN took up to twice the tensors in its first steps if
     there was room. The allocator kept 8 to 16 % of its memory unused in most trainings. CUDA's context took
     750 MiB.
     """
-    tensors = int(needs["peak_bytes"]) + _CUBLAS
-    workspace = 2 * tensors if needs.get("tries_kernels") else tensors
-    return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT
+    tensors = int(computed["peak_bytes"]) + _CUBLAS_BYTES
+    workspace = 2 * tensors if computed.get("tries_kernels") else tensors
+    return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT_BYTES
 
 
-def _saved(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
+def _saved_row(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
     """Return the row of a stop: whether the job saved and ended in time; `how`: how it was stopped."""
     took, acted = in_seconds(start["took_s"]), start["acted"]
-    late = [event for event in start["events"] if event.get("time", 0) >= acted]
-    saves = [event for event in late if event.get("event") == "save"]
+    events_after = [event for event in start["events"] if event.get("time", 0) >= acted]
+    saves = [event for event in events_after if event.get("event") == "save"]
     if start["killed"]:
         detail = f"{how}; still running {took} later"
         if what == "time limit" and start["took_s"] < start["lead"]:
@@ -286,13 +301,13 @@ def _saved(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row
     if (start["saved"] or 0) >= acted:
         return Row(what, "ok", f"{how}; saved {start['checkpoint']} and ended in {took}")
     if start["status"] and has_error(start["log"]):
-        return _failed(what, f"{how}; exit status {start['status']}", start, rehearsed)
+        return _failed_row(what, f"{how}; exit status {start['status']}", start, rehearsed)
     why = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
     fix = "ignore SIGTERM, and save when the stop file is there: $SBATCHGEN_STOP_FILE"
     return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
 
 
-def _failed(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
+def _failed_row(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
     """Return the row of a start that failed by itself. If only a GPU was missing, the outcome is unknown."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
@@ -302,16 +317,18 @@ def _failed(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Ro
     return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
 
 
-def _resumed(what: str, how: str, start: StartReport, following: StartReport, rehearsed: Rehearsal) -> Row:
+def _resumed_row(
+    what: str, how: str, start: StartReport, following: StartReport, rehearsed: Rehearsal
+) -> Row:
     """Return the row of a restart: whether the following start continues from the last step."""
     how = f"{how}; " if how else ""
     unit = "step" if _last_step(start) is not None else "epoch"
-    shown = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
-    begins = [event[unit] for event in shown if unit in event]
+    progress = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
+    begins = [event[unit] for event in progress if unit in event]
     last = _last_step(start, unit)
     if not begins or last is None:
         if following["status"] and not following["acted"]:
-            return _failed(what, f"{how}exit status {following['status']}", following, rehearsed)
+            return _failed_row(what, f"{how}exit status {following['status']}", following, rehearsed)
         if last is not None and not following["acted"]:
             return Row(what, "unknown", f"{how}it ended with status 0, and printed no {unit}")
         return Row(what, "unknown", f"{how}the trainer prints no steps", "set metrics in the job")
@@ -324,6 +341,7 @@ def _resumed(what: str, how: str, start: StartReport, following: StartReport, re
 
 
 def _train_events(start: StartReport) -> list[dict[str, Any]]:
+    """Return the events of a start that report a training step."""
     return [event for event in start["events"] if event.get("event") == "train"]
 
 

@@ -40,6 +40,7 @@ KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as Slurm's KillWait
 _PACKAGE = Path(__file__).parents[3]  # the folder that this package is in
 _BIN = f"{PLACE}/bin"
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
+# Stand-ins for commands of Slurm. {place} is the folder of the controller's files in the sandbox.
 _SCONTROL = """#!/bin/bash
 case "$1 $2" in
     "requeue "*) touch {place}/requeued ;;
@@ -68,18 +69,18 @@ class Rehearsal:
     unproven: tuple[tuple[str, str], ...]  # parts that a rehearsal can't show, with the reasons
     seconds: float  # the seconds that the rehearsal took
     memory: int  # the largest number of bytes that all processes together had in memory
-    limit: str  # the limit that ended the job: "time", "memory" or "disk"; "" if no limit did
+    limit: str  # the limit that ended the job, such as "time", "memory" or "disk"; "" if no limit did
     disk: int  # the number of bytes that the run folder may have
     failure: str  # the errors of the controller; "" if it did not fail
     hidden: str = ""  # the folder of the job, if the sandbox hides it as the user's home
 
 
 @frozen(kw_only=True)
-class _Play:
-    """A job that this machine plays: its script, its resources, and the user who submits it."""
+class _RehearsedJob:
+    """The job of a rehearsal: its script, its resources, and the user who submits it."""
 
     resolved: ResolvedJob
-    job: JobScript  # the script of the job
+    script: JobScript
     grant: Grant  # the resources of the job
     batch: Mapping[str, str]  # the environment of the batch script
     folder: Path  # the folder of the submission
@@ -88,7 +89,7 @@ class _Play:
 
     @property
     def run_dir(self) -> str:
-        """The run folder of the job."""
+        """The path of the job's run folder, over which a folder of the rehearsal is mounted."""
         return os.path.join(self.folder, self.resolved.run_dir.filled(self.batch))  # noqa: PTH118 - an absolute path wins
 
 
@@ -103,46 +104,46 @@ def rehearse(
     see: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
-    """Run a job that is submitted from `folder`: to its time limit, a requeue, scancel and its end.
+    """Start a job from `folder` four times: until its time limit, a requeue, scancel and its end.
 
     Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
     that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
     folders in `see`. With `network` it has the machine's network. `tell` gets a text about the job's access.
     Raises NoSandboxError if this machine allows no sandbox.
     """
-    resolved, unproven = _all_on_this_machine(request.resolved, folder, environment)
-    play = _play(request._replace(resolved=resolved), environment, folder)
+    resolved, unproven = _with_programs_on_this_machine(request.resolved, folder, environment)
+    rehearsed = _rehearsed_job(request._replace(resolved=resolved), environment, folder)
     copies = ExitStack()  # removes the copies of the folders at its end
-    visible = _visible_folders(play, see, copies)
-    tell(_access([*visible.by_user, *visible.by_script, *see], play.run_dir, network=network))
-    with copies, _run_folder() as (writes, room):
-        played = _played_job(play, seconds=seconds, patience=patience)
-        limits = _limits(room, seconds=seconds)
-        box = _box(play, played, writes, limits, network=network)
-        ended, not_shown = _run(visible, play, box)
+    visible = _visible_folders(rehearsed, see, copies)
+    tell(_access_text([*visible.by_user, *visible.by_script, *see], rehearsed.run_dir, network=network))
+    with copies, _run_folder() as (writes, disk_bytes):
+        played = _played_job(rehearsed, seconds=seconds, patience=patience)
+        limits = _limits(disk_bytes, seconds=seconds)
+        box = _box(rehearsed, played, writes, limits, network=network)
+        ended, not_shown = _run(visible, rehearsed, box)
     is_hidden = _is_hidden(visible, folder, see)
     unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
     unproven += [(path, f"not shown: {why}") for path, why in sorted(not_shown.items())]
     return Rehearsal(
         resolved=resolved,
-        starts=_starts(ended),
+        starts=_start_reports(ended),
         processes=processes_of(resolved),
-        unproven=(*unproven, *_cluster_parts(resolved, network=network)),
+        unproven=(*unproven, *_parts_of_cluster(resolved, network=network)),
         seconds=ended.seconds,
         memory=ended.memory,
         limit="time" if ended.limit == "machine" else ended.limit,  # a rehearsal sets the seconds itself
-        disk=room,
+        disk=disk_bytes,
         failure=ended.files.get("err", "").strip(),
         hidden=str(folder) * is_hidden,
     )
 
 
-def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Play:
-    """Return the job that this machine plays, on nodes that do not exist."""
+def _rehearsed_job(request: Request, environment: Mapping[str, str], folder: Path) -> _RehearsedJob:
+    """Return the job of a rehearsal, on nodes that do not exist."""
     resolved = request.resolved
-    job = JobScript(file="job.slurm", text=render_request(request), profile=resolved.profile)
+    script = JobScript(file="job.slurm", text=render_request(request), profile=resolved.profile)
     user = environment.get("USER", "user")
-    grant = grant_of(job, user=user, uid=os.getuid(), gid=os.getgid())
+    grant = grant_of(script, user=user, uid=os.getuid(), gid=os.getgid())
     grant = replace(grant, gpus=(resolved.gpus_per_node,) * len(grant.nodes))
     exported, _ = submit_environment(environment)
     replaced = {
@@ -151,11 +152,12 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
         "USER": user,
         "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
     }
-    number = str(JOB_ID + os.getpid() % 9000)  # scripts make a port of the job id; other users may do so too
-    variables = {name: number if value == str(JOB_ID) else value for name, value in grant.environment.items()}
-    return _Play(
+    # Scripts make a port of the job id, so two rehearsals on this machine need two ids.
+    job_id = str(JOB_ID + os.getpid() % 9000)
+    variables = {name: job_id if value == str(JOB_ID) else value for name, value in grant.environment.items()}
+    return _RehearsedJob(
         resolved=resolved,
-        job=job,
+        script=script,
         grant=grant,
         batch={**exported, **variables, **replaced},
         folder=folder,
@@ -164,49 +166,54 @@ def _play(request: Request, environment: Mapping[str, str], folder: Path) -> _Pl
     )
 
 
-def _visible_folders(play: _Play, see: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
+def _visible_folders(rehearsed: _RehearsedJob, see: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
     """Return the folders that the job sees: its folder, `see`, this package, its Python and added folders."""
-    folder, pythons = str(play.folder), [*_python_folders(play.resolved)]
+    folder, pythons = str(rehearsed.folder), [*_python_folders(rehearsed.resolved)]
     visible = visible_folders(
-        play.job.text,
+        rehearsed.script.text,
         folder,
         [folder],
         cleanup,
-        home=play.home,
-        user=play.user,
+        home=rehearsed.home,
+        user=rehearsed.user,
         unchecked=(*pythons, *see, "/sys"),
     )
-    added = [path for place in pythons for path in added_folders(Path(place))]
+    added = [path for python in pythons for path in added_folders(Path(python))]
     return visible.with_paths(path for path in added if not Path(path).is_relative_to(_PACKAGE))
 
 
-def _limits(room: int, *, seconds: float) -> BoxLimits:
-    """Return the limits of all starts together; `room`: the bytes that the run folder may have."""
+def _limits(disk_bytes: int, *, seconds: float) -> BoxLimits:
+    """Return the limits of all starts together; `disk_bytes`: the bytes that the run folder may have."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-    limits = BoxLimits(seconds=5 * (seconds + KILL_WAIT) + 300, memory=memory, processes=4096, disk=room)
+    all_starts_s = 5 * (seconds + KILL_WAIT) + 300  # the fifth start computes the GPU memory
+    limits = BoxLimits(seconds=all_starts_s, memory=memory, processes=4096, disk=disk_bytes)
     return limits._replace(cpu=math.inf, idle=math.inf, address_space=0, file=0)
 
 
-def _box(play: _Play, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool) -> Box:
+def _box(
+    rehearsed: _RehearsedJob, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool
+) -> Box:
     """Return the sandbox; `writes`: the descriptor of the folder that replaces the run folder."""
-    resolved, grant = play.resolved, play.grant
-    data = [os.path.join(play.folder, resolved.data.filled(play.batch))] * ("fake" in resolved.args)  # noqa: PTH118
+    resolved, grant = rehearsed.resolved, rehearsed.grant
+    data_folders = []
+    if "fake" in resolved.args:  # the script looks for the folder, although the trainer makes its own images
+        data_folders = [os.path.join(rehearsed.folder, resolved.data.filled(rehearsed.batch))]  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(grant.nodes)}\n::1 localhost\n"
     return Box(
         hostname=grant.nodes[0],
-        home=play.home,
-        folder=str(play.folder),
-        files={**dict.fromkeys(data), **_files(play, played)},
+        home=rehearsed.home,
+        folder=str(rehearsed.folder),
+        files={**dict.fromkeys(data_folders), **_sandbox_files(rehearsed, played)},
         over={"/etc/hosts": (hosts.encode(), 0o644)},
-        writable={play.run_dir: writes},
-        devices=_gpus(),
+        writable={rehearsed.run_dir: writes},
+        devices=_gpu_devices(),
         network="machine" if network else "loopback",
         trusts=True,
         limits=limits,
     )
 
 
-def _run(visible: VisibleFolders, play: _Play, box: Box) -> tuple[Ended, Mapping[str, str]]:
+def _run(visible: VisibleFolders, rehearsed: _RehearsedJob, box: Box) -> tuple[Ended, Mapping[str, str]]:
     """Let the controller play Slurm in the sandbox.
 
     Returns the end of the controller, and the folders that the job could not see, with the reasons.
@@ -214,7 +221,7 @@ def _run(visible: VisibleFolders, play: _Play, box: Box) -> tuple[Ended, Mapping
     argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
 
     def start(shown: ShownFolders) -> tuple[Ended, Mapping[str, str]]:
-        return run(argv, play.batch, shown.in_box(box)), shown.not_shown
+        return run(argv, rehearsed.batch, shown.in_box(box)), shown.not_shown
 
     return visible.run(start)
 
@@ -226,41 +233,41 @@ def _is_hidden(visible: VisibleFolders, folder: Path, see: Sequence[str]) -> boo
     )
 
 
-def _starts(ended: Ended) -> tuple[Mapping[str, Any], ...]:
+def _start_reports(ended: Ended) -> tuple[Mapping[str, Any], ...]:
     """Return the controller's report of each start."""
-    starts = []
+    reports = []
     for line in ended.files.get("out", "").splitlines():  # the trainer may print more lines
         with contextlib.suppress(ValueError):
-            starts += [json.loads(line)] if line.startswith("{") else []
-    return tuple(starts)
+            reports += [json.loads(line)] if line.startswith("{") else []
+    return tuple(reports)
 
 
 @contextlib.contextmanager
 def _run_folder() -> Iterator[tuple[int, int]]:
     """Make the folder that the job writes; yield its descriptor, and the number of bytes that it may hold.
 
-    The folder is in a folder that no other user can enter, and that the job does not see. So no other user
-    reaches its files, even if the job changes its mode. The bytes allow several checkpoints, each as large
-    as the training in memory.
+    The folder is in a private folder, which the job does not see. So no other user reaches its files, even if
+    the job changes the mode of the folder. The bytes allow several checkpoints, each as large as the training
+    in memory.
     """
-    with temporary_folder("sbatchgen-rehearsal-") as outside:
-        inside = outside / "run"
-        inside.mkdir(mode=0o700)
-        number = os.open(inside, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        about, memory = os.statvfs(inside), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with temporary_folder("sbatchgen-rehearsal-") as private:
+        folder = private / "run"
+        folder.mkdir(mode=0o700)
+        descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        disk, memory = os.statvfs(folder), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         try:
-            yield number, min(about.f_bavail * about.f_frsize // 2, 4 * memory)
+            yield descriptor, min(disk.f_bavail * disk.f_frsize // 2, 4 * memory)
         finally:
-            os.close(number)
+            os.close(descriptor)
 
 
-def _access(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
+def _access_text(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
     """Return a text about the folders that the job reads and writes, and about its network."""
-    reads = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
-    reach = "has this machine's network" if network else "has no network (--network gives it one)"
+    reading = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
+    networking = "has this machine's network" if network else "has no network (--network gives it one)"
     return (
-        f"the job runs in a sandbox on this machine. It {reads} and programs, not the rest of your home"
-        f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {reach}"
+        f"the job runs in a sandbox on this machine. It {reading} and programs, not the rest of your home"
+        f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {networking}"
     )
 
 
@@ -281,7 +288,7 @@ def processes_of(resolved: ResolvedJob) -> int:
     return main.nodes * main.nproc_per_node if main.mode.several_processes else 1
 
 
-def computes_memory(resolved: ResolvedJob) -> bool:
+def can_compute_memory(resolved: ResolvedJob) -> bool:
     """Return whether the GPU memory can be computed: for the bundled trainer with a GPU for each process."""
     return resolved.is_bundled and resolved.gpus_per_node > 0 and not resolved.mode.replicates
 
@@ -298,17 +305,17 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
         raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
 
 
-def _all_on_this_machine(
+def _with_programs_on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
     """Return the job and its programs without things that this machine lacks, and the unproven parts."""
-    played, unproven = _on_this_machine(resolved, folder, environment)
+    adapted, unproven = _on_this_machine(resolved, folder, environment)
     programs = []
     for program in resolved.programs:
-        job, more = _on_this_machine(program.job, folder, environment)
+        job, unproven_of_program = _on_this_machine(program.job, folder, environment)
         programs.append(replace(program, job=job))
-        unproven += [row for row in more if row not in unproven]
-    return replace(played, programs=tuple(programs)), unproven
+        unproven += [part for part in unproven_of_program if part not in unproven]
+    return replace(adapted, programs=tuple(programs)), unproven
 
 
 def _on_this_machine(
@@ -323,7 +330,7 @@ def _on_this_machine(
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
     if resolved.is_bundled:
         args += ["--log-every", "1"]
-        if not _gpus():
+        if not _gpu_devices():
             args += ["--device", "cpu"]
         data = filled_path(resolved.data, folder, environment)
         if not is_login_node and not (data and data.is_dir()):
@@ -332,7 +339,8 @@ def _on_this_machine(
     return replace(resolved, args=tuple(args)), unproven
 
 
-def _gpus() -> list[str]:
+def _gpu_devices() -> list[str]:
+    """Return the names in /dev of this machine's GPUs; [] without GPUs."""
     return [name for name in _GPU_DEVICES if Path("/dev", name).exists()]
 
 
@@ -340,18 +348,18 @@ def _batch_size(resolved: ResolvedJob) -> int:
     """Return the number of samples in a training step, from the flags of the bundled trainer."""
     words = [word for arg in resolved.args for word in arg.split("=", 1)]
     processes = processes_of(resolved)
-    for flag, times in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
+    for flag, factor in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
         if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
-            return int(value) * times
-    return 64
+            return int(value) * factor
+    return 64  # the trainer's own default
 
 
-def _cluster_parts(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
+def _parts_of_cluster(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
     """Return the parts of the job that only the cluster can show, with the reasons."""
     rows = []
-    if resolved.gpus_per_node and not _gpus():
+    if resolved.gpus_per_node and not _gpu_devices():
         rows.append(("GPUs", "this machine has none: the training runs on CPUs"))
-    if computes_memory(resolved):
+    if can_compute_memory(resolved):
         rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
     if resolved.nodes > 1:
         rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
@@ -362,35 +370,37 @@ def _cluster_parts(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, s
     return rows
 
 
-def _played_job(play: _Play, *, seconds: float, patience: float) -> PlayedJob:
+def _played_job(rehearsed: _RehearsedJob, *, seconds: float, patience: float) -> PlayedJob:
     """Return the job in the form that the controller reads."""
-    resolved, job = play.resolved, play.job
-    asked = read_signal(job.option("signal") or "")
+    resolved, script = rehearsed.resolved, rehearsed.script
+    signal_option = read_signal(script.option("signal") or "")
     return PlayedJob(
         script=f"{PLACE}/job.slurm",
-        folder=str(play.folder / (job.option("chdir") or "")),
-        environment=dict(play.batch),
-        run_dir=play.run_dir,
+        folder=str(rehearsed.folder / (script.option("chdir") or "")),
+        environment=dict(rehearsed.batch),
+        run_dir=rehearsed.run_dir,
         checkpoint=(resolved.checkpoint or "").rpartition("/")[2],
         metrics=resolved.metrics or "",
-        signal=asked.number if asked else 0,
-        lead=asked.seconds if asked else 0,
-        to_batch=bool(asked and "B" in asked.flags),
+        signal=signal_option.number if signal_option else 0,
+        lead=signal_option.seconds if signal_option else 0,
+        to_batch=bool(signal_option and "B" in signal_option.flags),
         kill_wait=KILL_WAIT,
         steps=3,
-        limit_s=int(asked_s) if (asked_s := job.resources.time) else 24 * 3600,
+        limit_s=int(time_s) if (time_s := script.resources.time) else 24 * 3600,
         seconds=seconds,
         patience=seconds if resolved.is_bundled else patience,
-        processes=processes_of(resolved) if computes_memory(resolved) else 0,
+        processes=processes_of(resolved) if can_compute_memory(resolved) else 0,
     )
 
 
-def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+def _sandbox_files(rehearsed: _RehearsedJob, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     """Return the files of the sandbox: the script, stand-ins for Slurm's commands, and facts of the job."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
-    facts = facts_of_steps(play.job, play.grant) | {"knows_cpus": False}  # this machine may have fewer CPUs
-    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(play.grant.nodes))
+    facts = facts_of_steps(rehearsed.script, rehearsed.grant) | {
+        "knows_cpus": False
+    }  # this machine may have fewer CPUs
+    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(rehearsed.grant.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
@@ -402,7 +412,7 @@ def _files(play: _Play, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
     }
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
-        f"{PLACE}/job.slurm": (play.job.text.encode(), 0o755),
+        f"{PLACE}/job.slurm": (rehearsed.script.text.encode(), 0o755),
         f"{PLACE}/job": (marshal.dumps(facts), 0o644),
         f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
     }

