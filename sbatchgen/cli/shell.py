@@ -142,7 +142,7 @@ def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tup
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
     base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
-    submission = session.submission(training, request, base, os.environ)
+    submission = session.session_submission(training, request, base, os.environ)
     return in_short(submission.review), submission
 
 
@@ -216,11 +216,13 @@ def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | 
 
     node = hosts(row.node_list)[0]
     if how == session.RELAY:
-        command = ("serve_ssh", str(remote.own_keys(os.environ)))
+        command = ("serve_ssh", str(remote.private_key_folder(os.environ)))
     elif how == session.JUPYTER:
-        command = ("serve_jupyter", *remote.forwards(record, node, _own_program()))
+        command = ("serve_jupyter", *remote.forwarding_commands(record, node, _own_program()))
     tty = _on_terminal() and how != session.RELAY
-    words = session.attachment(record.job, node, command, tty=tty, first=first, how=how or session.CONNECT)
+    words = session.srun_command(
+        record.job, node, command, has_tty=tty, is_first=first, how=how or session.CONNECT
+    )
     environment, _ = submit_environment(os.environ)
     status = run_here(words, environment)
     if status and (why := session.why_ended(record)):

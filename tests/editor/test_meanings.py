@@ -8,7 +8,7 @@ from sbatchgen.base.units import NEWEST, RELEASES
 from sbatchgen.check.sbatch.option_table import specs
 from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.lab.editor.cluster import LIMITS
-from sbatchgen.lab.editor.script_file import WORDS, meanings
+from sbatchgen.lab.editor.script_file import VALUE_WORDS, meanings
 
 
 def test_each_option_of_each_release_has_a_meaning() -> None:
@@ -21,9 +21,9 @@ def test_each_option_of_each_release_has_a_meaning() -> None:
 
 
 def test_limits_and_words_are_of_options_that_exist() -> None:
-    assert {*LIMITS["partition"], *LIMITS["profile"], *WORDS} <= set(specs(NEWEST))
+    assert {*LIMITS["partition"], *LIMITS["profile"], *VALUE_WORDS} <= set(specs(NEWEST))
 
 
-@pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in WORDS.items() for word in words])
+@pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in VALUE_WORDS.items() for word in words])
 def test_sbatch_takes_each_word_that_is_offered(name: str, word: str) -> None:
     assert read_script(f"#!/bin/bash\n#SBATCH --{name}={word}\n", slurm=NEWEST).refusal is None

@@ -211,6 +211,8 @@ def test_the_lines_for_ssh_pass_two_shells(monkeypatch: pytest.MonkeyPatch, prog
     start, login, *words = split(proxy.replace("%%", "%"))
     assert (start, login.partition("@")[2]) == ("ssh", "login")
     assert split(" ".join(words)) == [program, "shell", "job-shell", "--relay"]
-    assert f"ProxyCommand={proxy}" in split(remote.forwards(about, "n1", Path(program))[2])
-    assert len({remote.forwards(about, "n1", Path(program))[0] for _ in range(9)}) > 1  # several notebooks
+    assert f"ProxyCommand={proxy}" in split(remote.forwarding_commands(about, "n1", Path(program))[2])
+    assert (
+        len({remote.forwarding_commands(about, "n1", Path(program))[0] for _ in range(9)}) > 1
+    )  # several notebooks
     assert lines[:2] == ["Host job-shell", f"    User {login.partition('@')[0]}"]

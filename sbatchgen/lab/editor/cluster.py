@@ -19,7 +19,8 @@ from sbatchgen.jobs.inputs.options import VALUES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import short
 
-MAX_PARTITIONS = 8  # partitions whose limits are shown
+MAX_PARTITIONS = 8  # partitions whose limits are shown; also names of a list that are shown
+# LIMITS["partition"]["gres"] is a pattern for the keys of a partition that limit --gres.
 LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
@@ -68,16 +69,21 @@ class ClusterFacts:
             }
             return {f"gpu:{name}": text for name, text in gpus.items()} if option == "gres" else gpus
         kind = VALUES.get("constraint" if option == "prefer" else option)
-        return (
-            {name: self._about(kind, name) for name in known_names(profile, kind, partitions)} if kind else {}
-        )
+        if not kind:
+            return {}
+        return {name: self._description(kind, name) for name in known_names(profile, kind, partitions)}
 
-    def _about(self, kind: str, name: str) -> str:
-        """Return a short description of a partition, a QOS, a license or another name of the cluster."""
+    def _description(self, kind: str, name: str) -> str:
+        """Return a short description of a partition, a QOS, a license or another name of the cluster.
+
+        `kind` is the kind of name, such as "partitions" or "qos".
+        """
         if kind == "partitions":
             partition = self.profile.partitions[Text(name)]
             gpus = [
-                f"{count} {kind or 'GPUs'} a node" for kind, count in partition.whole_gpus.items() if count
+                f"{count} {gpu_type or 'GPUs'} a node"
+                for gpu_type, count in partition.whole_gpus.items()
+                if count
             ]
             limit = f"up to {partition.time_max}" if partition.time_max else ""
             state = partition.state if partition.state != "up" else ""
@@ -89,31 +95,35 @@ class ClusterFacts:
 
     def source(self, key: str) -> str:
         """Return the web address of the source for a key or the nearest key above; "" without a source."""
-        addresses = [
+        depths_and_addresses = [
             (len(above), source.at.url)
             for source in self.profile.sources
             for above in source.keys
             if f"{key}.".startswith(f"{above}.")
         ]
-        return max(addresses, default=(0, ""))[1]
+        _, address = max(depths_and_addresses, default=(0, ""))
+        return address
 
     def _key_lines(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
-        """Yield a line of Markdown for each key below `above` whose name matches `pattern`."""
-        wanted = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
+        """Yield a line of Markdown for each key below `above` whose name matches `pattern`.
+
+        `record` is the class that has the keys.
+        """
+        path_pattern = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
         for path, at in self.document.places.items():
-            if match := wanted.fullmatch(path):
+            if match := path_pattern.fullmatch(path):
                 data = as_data(self._value(above, match["key"]))
                 value = data if isinstance(data, str) else json.dumps(data)
                 value = first_names([*map(str, data)], MAX_PARTITIONS) if isinstance(data, list) else value
                 key = keys_of(record).get(match["key"].rpartition(".")[2])
-                text = f": {key.metadata['help']}" if key else ""
+                help_text = f": {key.metadata['help']}" if key else ""
                 where, url = short(at, self.folder), self.source(path)
                 documented = f", [documented]({url})" if url else ""
                 name = path.removeprefix("partitions.")
-                yield f"- `{_plain(name)}: {_plain(value)}`{text} ({_plain(where)}{documented})"
+                yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(where)}{documented})"
 
     def _value(self, above: str, path: str) -> Any:
-        """Return the value of the key `path` below `above`, which is "" or such as `partitions.NAME.`."""
+        """Return the value of the key `path` below `above`, which is "" or such as `partitions.gpu.`."""
         value: Any = self.profile
         if above:
             kind, name = above[:-1].split(".", 1)

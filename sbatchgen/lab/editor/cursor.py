@@ -8,11 +8,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+# The indent, the dashes and the key of a line such as "  - nodes: 2".
 _LINE = re.compile(
     r"""(?P<indent> *)(?P<items>(?:- +)*)(?:(?P<key>[^\s#:,{}\[\]'"][^:#{}\[\],]*):(?=\s|$))?"""
 )
+# A part of a value in brackets: a quoted string, a mark such as { or a comma, or other text.
 _TOKEN = re.compile(r"""(?P<string>"[^"]*"?|'[^']*'?)|(?P<mark>[{}\[\],]|:(?=\s|$))|[^{}\[\],:"']+|:""")
-_WORD = re.compile(r"[^\s{}\[\],:\"']*$")
+_LAST_WORD = re.compile(r"[^\s{}\[\],:\"']*$")
 ITEM = "[]"  # an item of a list, in a path
 
 
@@ -28,46 +30,47 @@ class Cursor(NamedTuple):
 def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
     """Return the place of a cursor in a file with these lines; `line` and `column` count from 1."""
     before = lines[line - 1][: column - 1]
-    shape = _LINE.match(before)
-    assert shape is not None  # noqa: S101 - _LINE matches every line
-    items = shape["items"].count("-")
-    path = [*_keys_above(lines[: line - 1], len(shape["indent"]), in_list=bool(items)), *[ITEM] * items]
-    key = shape["key"].strip() if shape["key"] else ""
-    path, key = _keys_in_brackets(path, key, before[shape.end() :])
-    word = _WORD.search(before)
-    start = word[0] if word else ""
-    return Cursor(tuple(path), key, start, column - len(start))
+    parts = _LINE.match(before)
+    assert parts is not None  # noqa: S101 - _LINE matches every line
+    dashes = parts["items"].count("-")
+    path = [*_keys_above(lines[: line - 1], len(parts["indent"]), in_list=bool(dashes)), *[ITEM] * dashes]
+    key = parts["key"].strip() if parts["key"] else ""
+    path, key = _keys_in_brackets(path, key, before[parts.end() :])
+    match = _LAST_WORD.search(before)
+    word = match[0] if match else ""
+    return Cursor(tuple(path), key, word, column - len(word))
 
 
 def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
-    """Return the keys above a place, outermost first.
+    """Return the keys above a line with this indent, outermost first.
 
-    A line is above the place if its dash or its key is further to the left than those of all lines between.
+    A key or a dash is above the line if it is further to the left than those of all lines between. `in_list`:
+    the line begins with a dash.
     """
     path: list[str] = []
-    # A dash must be to the left of the first column, and a key to the left of the second. These columns may
+    # A dash left of the first column is above the line, and so is a key left of the second. The columns may
     # differ by one, because a key and the dashes of its list may have the same indent.
-    dash_below, key_below = indent, indent + in_list
+    max_dash, max_key = indent, indent + in_list
     for text in reversed(lines):
-        shape = _LINE.match(text)
-        if not shape or not text.strip() or text.lstrip().startswith("#"):
+        parts = _LINE.match(text)
+        if not parts or not text.strip() or text.lstrip().startswith("#"):
             continue
-        start, dashes, name = len(shape["indent"]), len(shape["items"]), (shape["key"] or "").strip()
-        if dashes and start < dash_below:
-            path[:0] = [ITEM, name] if name and start + dashes < key_below else [ITEM]
-            dash_below, key_below = start, start + 1
-        elif not dashes and name and start < key_below:
+        column, dashes_width, name = len(parts["indent"]), len(parts["items"]), (parts["key"] or "").strip()
+        if dashes_width and column < max_dash:
+            path[:0] = [ITEM, name] if name and column + dashes_width < max_key else [ITEM]
+            max_dash, max_key = column, column + 1
+        elif not dashes_width and name and column < max_key:
             path[:0] = [name]
-            dash_below = key_below = start
-        if key_below <= 0:
+            max_dash = max_key = column
+        if max_key <= 0:
             break
     return path
 
 
 def _keys_in_brackets(path: list[str], key: str, text: str) -> tuple[list[str], str]:
     """Return the path and the key at the end of a line with brackets, such as {nodes: 2, mem: 4G}."""
-    outer: list[tuple[list[str], str]] = []
-    word = ""
+    outer: list[tuple[list[str], str]] = []  # the path and the key before each open bracket
+    word = ""  # the last text that is no mark, which is a key if a colon follows
     for match in _TOKEN.finditer(text):
         mark = match["mark"] or ""
         if mark in ("{", "["):
@@ -99,8 +102,8 @@ class Choice(NamedTuple):
 
     text: str  # the text to write
     kind: str  # "option", "key", "value" or "rule"
-    about: str = ""  # a description in a line
-    common: bool = False  # whether an editor shows the choice before the others
+    description: str = ""  # in one line
+    is_common: bool = False  # whether an editor shows the choice before the others
 
 
 class Choices(NamedTuple):
@@ -111,5 +114,5 @@ class Choices(NamedTuple):
 
 
 def choices_with_start(choices: Iterable[Choice], start: str, column: int) -> Choices:
-    """Return the choices that begin with `start`, which is written from `column` on."""
+    """Return the choices that begin with `start`, which the user has written from `column` on."""
     return Choices(column, tuple(choice for choice in choices if choice.text.startswith(start)))

@@ -30,9 +30,10 @@ from sbatchgen.lab.editor.cluster import ClusterFacts
 from sbatchgen.lab.editor.cursor import Choices, Note
 from sbatchgen.lab.editor.yaml_file import YamlFile
 
-_PROFILE = re.compile(r"^profile:[ \t]*([^\s#]+)", re.MULTILINE)
-_JOB_LINE = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)
-_LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")
+_PROFILE = re.compile(r"^profile:[ \t]*([^\s#]+)", re.MULTILINE)  # the key of a job that names its profile
+# A line by which a YAML file is a job.
+_JOB_MARK = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)
+_LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")  # the end of job.yaml:3:7
 
 
 @record
@@ -51,7 +52,7 @@ class OpenFile:
             return "document"
         kind = kind_of(self.path, self.text.encode("utf-8", "surrogatepass"))
         if kind == "yaml":
-            return "job" if _JOB_LINE.search(self.text) else ""
+            return "job" if _JOB_MARK.search(self.text) else ""
         return kind if kind in ("script", "job", "settings", "profile") else ""
 
     @cached_property
@@ -70,20 +71,21 @@ class OpenFile:
             return [self._placed(Finding("error", problem)) for problem in error.problems]
 
     def _findings(self, *, saved: bool) -> Iterator[Finding]:
+        """Yield the findings; raise SbatchgenError for a file that can't be read."""
         if self.kind == "script":
             yield from findings_of(self._source, self.settings)
         elif self.kind == "document":
             for example in scripts_of(self._source):
                 yield from findings_of(example, self.settings)
         elif self.kind == "job":
-            decode(self.text, JobSpec, name=str(self.path))
+            decode(self.text, JobSpec, name=str(self.path))  # raises for a wrong key or value
             yield from map(self._placed, check(self._request.resolved))
         elif self.kind == "settings":
             decode(self.text, JobSpec, name=str(self.path))
         elif self.kind == "profile":
-            wrong = profile_check.findings(self.path, self._places, self.text) if saved else ()
+            findings = profile_check.findings(self.path, self._places, self.text) if saved else ()
             read_checked_profile(self.path, self.text)
-            yield from map(self._placed, wrong)
+            yield from map(self._placed, findings)
 
     def note(self, line: int, column: int) -> Note | None:
         """Return a text about the word at a place; None for a word without a text."""
@@ -100,7 +102,7 @@ class OpenFile:
             return self._yaml.choices(line, column, [name for name, _ in self._places.profiles()])
         return Choices()
 
-    def mended(self) -> str:
+    def with_safe_fixes(self) -> str:
         """Return the text after all safe fixes."""
         if self.kind != "script":
             return self.text
@@ -112,11 +114,14 @@ class OpenFile:
     @cached_property
     def cluster(self) -> ClusterFacts | None:
         """The cluster that this file describes or names; None without a profile that can be read."""
-        known = self.settings.profile
-        document: Document[Any] | None = Document(known, self.settings.places) if known else None
+        profile = self.settings.profile
+        document: Document[Any] | None = Document(profile, self.settings.places) if profile else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
-        for text in (self.text, None) if self.kind == "profile" else (None,) if named else ():
-            with suppress(SbatchgenError):  # while a user types, the text may be wrong: then the file is read
+        # The texts to read, of which None stands for the text of the file on disk. While a user types, the
+        # text in the editor may be wrong.
+        texts = (self.text, None) if self.kind == "profile" else (None,) if named else ()
+        for text in texts:
+            with suppress(SbatchgenError):
                 file = self._places.profile(profile_named_in(self.path, named[1])) if named else self.path
                 document = read_document(file, Profile, text)
                 break
@@ -128,10 +133,10 @@ class OpenFile:
         record = {"job": JobSpec, "settings": JobSpec, "profile": Profile}.get(self.kind)
         if record is None:
             return None
-        values: Sequence[Setting] = []
+        job_settings: Sequence[Setting] = []
         with suppress(SbatchgenError):  # a wrong job has no values
-            values = [*settings(self._request)] if self.kind == "job" else []
-        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=values)
+            job_settings = [*settings(self._request)] if self.kind == "job" else []
+        return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=job_settings)
 
     @cached_property
     def _source(self) -> Source:

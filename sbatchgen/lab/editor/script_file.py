@@ -20,8 +20,8 @@ from sbatchgen.lab.editor.cursor import Choice, Choices, Note, choices_with_star
 
 _DISTRIBUTIONS = "block cyclic plane= arbitrary block:block block:cyclic cyclic:cyclic"
 _GRES_FLAGS = "disable-binding enforce-binding one-task-per-sharing multiple-tasks-per-sharing"
-# The words that an option takes as its value.
-WORDS = {
+# By option: words that it takes as its value.
+VALUE_WORDS = {
     "distribution": tuple(_DISTRIBUTIONS.split()),
     "exclusive": ("user", "mcs", "topo"),
     "export": ("ALL", "NIL", "NONE"),
@@ -34,43 +34,49 @@ WORDS = {
     "wait-all-nodes": ("0", "1"),
 }
 _DIRECTIVE = "#SBATCH"
+# The end of a directive before the cursor in which a value begins, such as --partition=gp or -p gp.
 _VALUE_START = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
+# The end of a comment before the cursor, such as "# sbatchgen: disable=SB101,SB".
 _RULE_START = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
 _LAST_VALUE = re.compile(r"[^,&|]*$")  # the last value in a list of values
-_COMMON = {LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")}
+_COMMON_OPTIONS = {
+    LONG_NAMES[name] for name, key in keys_of(SbatchOptions).items() if key.metadata.get("common")
+}
 
 
 @cache
 def meanings() -> dict[str, str]:
     """Return the meaning of each option of sbatch, by its long name."""
-    known = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
+    of_keys = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
     # The file has the meanings of sbatch's options that are no keys of a job.
     lines = Path(__file__).with_name("option_meanings.txt").read_text().splitlines()
     rows = (row.split(maxsplit=1) for row in lines)
-    return known | {name: text for name, text in rows}  # noqa: C416
+    return of_keys | {name: text for name, text in rows}  # noqa: C416
 
 
 def note(
     script: JobScript, cluster: ClusterFacts | None, line: int, column: int, findings: Iterable[Finding]
 ) -> Note | None:
     """Return a text about the option at a place, and the findings there; None for any other place."""
-    texts, at = [], None
+    texts, noted = [], None  # the texts, and the place of the first that is found
     for use in script.uses:
         place = script.at_use(use)
         if isinstance(use, Option) and place.line == line and place.column <= column <= place.end:
             texts.append(option_text(use.name, use.spec, use.value or "", cluster, partitions_of(script)))
-            at = place
+            noted = place
     for finding in findings:
         place = finding.place
         if place.line == line and place.column <= column <= (place.end or column):
             page = pages().get(finding.rule)
             reason = page.text.partition("\n```")[0] if page else ""  # without the examples
-            texts.append(reason.replace("## ", "**", 1).replace("\n", "**\n", 1))
-            at = at or place
-    if not at:
+            texts.append(
+                reason.replace("## ", "**", 1).replace("\n", "**\n", 1)
+            )  # a bold line, not a heading
+            noted = noted or place
+    if not noted:
         return None
-    end = at.end or len(script.lines[line - 1]) + 1
-    return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, at.column, end)
+    end = noted.end or len(script.lines[line - 1]) + 1
+    return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, noted.column, end)
 
 
 def option_text(
@@ -95,22 +101,24 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
         return Choices()
     known = known_specs(script.slurm, script.plugins)
     if value := _VALUE_START.search(before):
-        short = {spec.short: spec for spec in known.values()}
-        spec = known.get(value["long"]) if value["long"] else short.get(value["short"])
-        takes = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]
-        if spec and spec.argument in takes:
-            return values(spec.name, value["value"], cluster, partitions_of(script), column)
+        by_letter = {spec.short: spec for spec in known.values()}
+        spec = known.get(value["long"]) if value["long"] else by_letter.get(value["short"])
+        # Only "=" gives a value to an option whose argument is optional.
+        arguments = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]
+        if spec and spec.argument in arguments:
+            return value_choices(spec.name, value["value"], cluster, partitions_of(script), column)
     start = re.search(r"\S*$", before)
     assert start is not None  # noqa: S101
     options = []
+    # Options such as --help have no effect in a directive.
     for spec in (spec for spec in known.values() if not spec.early):
         equals = "=" if spec.argument is HasArgument.REQUIRED else ""
-        about = meanings().get(spec.name, "An option of a plugin of the site.")
-        options.append(Choice(f"--{spec.name}{equals}", "option", about, spec.name in _COMMON))
+        meaning = meanings().get(spec.name, "An option of a plugin of the site.")
+        options.append(Choice(f"--{spec.name}{equals}", "option", meaning, spec.name in _COMMON_OPTIONS))
     return choices_with_start(options, start[0], start.start() + 1)
 
 
-def values(
+def value_choices(
     name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
 ) -> Choices:
     """Return the choices for the value of an option; in a list of values, for the last value.
@@ -119,7 +127,9 @@ def values(
     """
     last = _LAST_VALUE.search(written)
     start = last[0] if last else ""
-    known = dict.fromkeys(WORDS.get(name, ()), "") | (cluster.names(name, partitions) if cluster else {})
+    known = dict.fromkeys(VALUE_WORDS.get(name, ()), "") | (
+        cluster.names(name, partitions) if cluster else {}
+    )
     all_values = (Choice(text, "value", about) for text, about in known.items())
     return choices_with_start(all_values, start, column - len(start))
 

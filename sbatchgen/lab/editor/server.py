@@ -23,7 +23,7 @@ _SEVERITIES = {
     "warning": types.DiagnosticSeverity.Warning,
     "info": types.DiagnosticSeverity.Information,
 }
-_KINDS = {
+_COMPLETION_KINDS = {
     "option": types.CompletionItemKind.Property,
     "key": types.CompletionItemKind.Field,
     "value": types.CompletionItemKind.Value,
@@ -59,8 +59,9 @@ class Server(LanguageServer):
                 for what, at, fix in error.problems[:3]:
                     text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
                     self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
-                none = Settings(profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True)
-                self.settings[folder] = none
+                self.settings[folder] = Settings(
+                    profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True
+                )
         return self.settings[folder]
 
     def publish(self, uri: str, *, saved: bool) -> None:
@@ -83,22 +84,23 @@ class Server(LanguageServer):
     def range(self, lines: Sequence[str], line: int, column: int, end: int) -> types.Range:
         """Return a part of a line in the editor's units of columns; 0 for `end` is the end of the line."""
         text = lines[line - 1].removesuffix("\r")
-        first, last = (types.Position(line - 1, at - 1) for at in (column, end or len(text) + 1))
-        return self.workspace.position_codec.range_to_client_units(lines, types.Range(first, last))
+        start = types.Position(line - 1, column - 1)
+        stop = types.Position(line - 1, (end or len(text) + 1) - 1)
+        return self.workspace.position_codec.range_to_client_units(lines, types.Range(start, stop))
 
-    def place(self, file: OpenFile, position: types.Position) -> tuple[int, int]:
-        """Return the line and the column of a position, counted from 1."""
+    def line_and_column(self, file: OpenFile, position: types.Position) -> tuple[int, int]:
+        """Return the line and the column of an editor's position, counted from 1."""
         copy = types.Position(position.line, position.character)  # the codec may change its argument
-        place = self.workspace.position_codec.position_from_client_units(file.lines, copy)
-        return place.line + 1, place.character + 1
+        decoded = self.workspace.position_codec.position_from_client_units(file.lines, copy)
+        return decoded.line + 1, decoded.character + 1
 
 
 def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]) -> None:
     """Answer an editor until it closes the connection."""
     server = Server(profile, slurm, environment)
     for name, answer in (
-        (types.TEXT_DOCUMENT_DID_OPEN, _saved),
-        (types.TEXT_DOCUMENT_DID_SAVE, _saved),
+        (types.TEXT_DOCUMENT_DID_OPEN, _opened_or_saved),
+        (types.TEXT_DOCUMENT_DID_SAVE, _opened_or_saved),
         (types.TEXT_DOCUMENT_DID_CHANGE, _changed),
         (types.TEXT_DOCUMENT_DID_CLOSE, _closed),
         (types.TEXT_DOCUMENT_HOVER, _hover),
@@ -108,11 +110,13 @@ def serve(profile: str | None, slurm: str | None, environment: Mapping[str, str]
     server.feature(types.TEXT_DOCUMENT_COMPLETION, triggers)(partial(_complete, server))
     kinds = [types.CodeActionKind.QuickFix, types.CodeActionKind.SourceFixAll]
     options = types.CodeActionOptions(code_action_kinds=kinds)
-    server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(partial(_actions, server))
+    server.feature(types.TEXT_DOCUMENT_CODE_ACTION, options)(partial(_code_actions, server))
     server.start_io()
 
 
-def _saved(server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams) -> None:
+def _opened_or_saved(
+    server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams
+) -> None:
     server.settings.clear()  # the files of the settings may have changed
     server.publish(event.text_document.uri, saved=True)
 
@@ -127,24 +131,24 @@ def _closed(server: Server, event: types.DidCloseTextDocumentParams) -> None:
 
 def _hover(server: Server, event: types.HoverParams) -> types.Hover | None:
     file = server.file(event.text_document.uri)
-    note = file.note(*server.place(file, event.position))
+    note = file.note(*server.line_and_column(file, event.position))
     if note is None:
         return None
-    where = server.range(file.lines, note.line, note.column, note.end)
-    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, note.text), where)
+    noted = server.range(file.lines, note.line, note.column, note.end)
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, note.text), noted)
 
 
 def _complete(server: Server, event: types.CompletionParams) -> types.CompletionList:
     file = server.file(event.text_document.uri)
-    line, column = server.place(file, event.position)
+    line, column = server.line_and_column(file, event.position)
     choices = file.choices(line, column)
     to_replace = server.range(file.lines, line, choices.column, column)
     items = [
         types.CompletionItem(
             label=choice.text.strip(),
-            kind=_KINDS[choice.kind],
-            detail=choice.about or None,
-            sort_text=f"{'0' if choice.common else '1'}{choice.text}",
+            kind=_COMPLETION_KINDS[choice.kind],
+            detail=choice.description or None,
+            sort_text=f"{'0' if choice.is_common else '1'}{choice.text}",
             filter_text=choice.text,
             text_edit=types.TextEdit(to_replace, choice.text),
         )
@@ -153,13 +157,14 @@ def _complete(server: Server, event: types.CompletionParams) -> types.Completion
     return types.CompletionList(is_incomplete=False, items=items)
 
 
-def _actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAction]:
+def _code_actions(server: Server, event: types.CodeActionParams) -> list[types.CodeAction]:
+    """Return the fixes of the findings in the selected lines, and the edit that makes all safe fixes."""
     uri = event.text_document.uri
     file = server.file(uri)
     lines = range(event.range.start.line + 1, event.range.end.line + 2)
     findings = [finding for finding in file.findings(saved=False) if finding.place.line in lines]
     actions = [action for finding in findings for action in _finding_actions(server, uri, file, finding)]
-    if (text := file.mended()) != file.text:
+    if (text := file.with_safe_fixes()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
         title, kind = "Make all safe fixes of sbatchgen", types.CodeActionKind.SourceFixAll
         edit = types.WorkspaceEdit({uri: [types.TextEdit(whole, text)]})
@@ -171,17 +176,19 @@ def _finding_actions(
     server: Server, uri: str, file: OpenFile, finding: Finding
 ) -> Iterator[types.CodeAction]:
     """Yield the safe fix of a finding, and the edit that adds a comment to turn its rule off."""
-    kind, about = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
+    kind, diagnostics = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:
         title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"
         edit = types.WorkspaceEdit({uri: [_edit(server, file, edit) for edit in finding.edits]})
-        yield types.CodeAction(title, kind, about, is_preferred=True, edit=edit)
+        yield types.CodeAction(title, kind, diagnostics, is_preferred=True, edit=edit)
     text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
+    # A comment can't follow the first line, #!, a line that continues, or another comment of this kind.
     if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:
-        end = Edit(finding.place.line, len(text) + 1, 0, f"  # sbatchgen: disable={finding.rule}")
-        edit = types.WorkspaceEdit({uri: [_edit(server, file, end)]})
-        yield types.CodeAction(f"Turn {finding.rule} off in this line", kind, about, edit=edit)
+        comment = Edit(finding.place.line, len(text) + 1, 0, f"  # sbatchgen: disable={finding.rule}")
+        edit = types.WorkspaceEdit({uri: [_edit(server, file, comment)]})
+        yield types.CodeAction(f"Turn {finding.rule} off in this line", kind, diagnostics, edit=edit)
 
 
 def _edit(server: Server, file: OpenFile, edit: Edit) -> types.TextEdit:
+    """Return an edit as the protocol has it."""
     return types.TextEdit(server.range(file.lines, edit.line, edit.column, edit.end), edit.text)

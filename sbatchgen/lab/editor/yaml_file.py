@@ -20,8 +20,8 @@ from sbatchgen.lab.editor.cursor import ITEM, Choice, Choices, Note, choices_wit
 from sbatchgen.lab.editor.script_file import meanings
 
 _WORD = re.compile(r"[\w.-]*")
-_RULE_KEYS = ("policies", "severity")
-_OPTION_RECORDS = (SbatchOptions, ModeSettings)
+_RULE_KEYS = ("policies", "severity")  # keys whose value has a key for each rule
+_OPTION_RECORDS = (SbatchOptions, ModeSettings)  # records whose keys are options of sbatch
 
 
 @frozen(kw_only=True)
@@ -43,10 +43,10 @@ class YamlFile:
         end = word.end() + 1 if word else column
         at = cursor(self.lines, line, end)
         name = at.key or at.word
-        kind, key = _type_and_field(self.record, (*at.path, name))
-        if not name or kind is None:
+        value_type, key = _type_and_field(self.record, (*at.path, name))
+        if not name or value_type is None:
             return None
-        words = _value_words(kind)
+        words = _value_words(value_type)
         texts = [f"**{name}**: {key.metadata['help']}" if key else ""]
         texts += [f"One of {', '.join(words)}."] if words else []
         if at.path[-1:] == ("extra_options",) or _type_and_field(self.record, at.path)[0] in _OPTION_RECORDS:
@@ -68,19 +68,18 @@ class YamlFile:
     def choices(self, line: int, column: int, profiles: Iterable[str]) -> Choices:
         """Return the choices at a place: keys, or values of a key."""
         at = cursor(self.lines, line, column)
-        kind, _ = _type_and_field(self.record, at.path)
+        value_type, _ = _type_and_field(self.record, at.path)
         if not at.key and at.path[-1:] != (ITEM,):
-            return choices_with_start(_key_choices(kind, at.path), at.word, at.column)
-        name = at.key or at.path[-2]
+            return choices_with_start(_key_choices(value_type, at.path), at.word, at.column)
+        name = at.key or at.path[-2]  # the key of the list, if the cursor is in an item
         if at.key:
-            kind, _ = _type_and_field(self.record, (*at.path, at.key))
-        names = {"profile": profiles, "required": LONG_NAMES, "omit": LONG_NAMES}.get(
-            name, _value_words(kind)
-        )
-        if items := [Choice(text, "value") for text in names]:
+            value_type, _ = _type_and_field(self.record, (*at.path, at.key))
+        names_of_keys = {"profile": profiles, "required": LONG_NAMES, "omit": LONG_NAMES}
+        texts = names_of_keys.get(name, _value_words(value_type))
+        if items := [Choice(text, "value") for text in texts]:
             return choices_with_start(items, at.word, at.column)
         option = "partition" if name == "default_partition" else LONG_NAMES.get(name, name)
-        return scripts.values(option, at.word, self.cluster, self._partitions, column)
+        return scripts.value_choices(option, at.word, self.cluster, self._partitions, column)
 
     @property
     def _partitions(self) -> list[str]:
@@ -89,30 +88,31 @@ class YamlFile:
         return value.split(",") if value else []
 
 
-def _type_and_field(kind: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
-    """Return the type of the value at a path of keys, and the field of its key; None for what is not known.
+def _type_and_field(record: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
+    """Return the type of the value at a path of keys, and the field of its key; None for an unknown key.
 
-    `kind` is the type of the whole file.
+    `record` is the type of the whole file.
     """
+    value_type: Any = record
     key: Field[Any] | None = None
     for name in path:
-        kind = without_none(kind)
-        if is_dataclass(kind):
-            key = key_of(kind, name)
-            kind = key.type if key else None
-        elif get_origin(kind) is Mapping:
-            kind, key = get_args(kind)[1], None
-        elif get_origin(kind) is tuple and name == ITEM:
-            kind = get_args(kind)[0]
+        value_type = without_none(value_type)
+        if is_dataclass(value_type):
+            key = key_of(value_type, name)
+            value_type = key.type if key else None
+        elif get_origin(value_type) is Mapping:
+            value_type, key = get_args(value_type)[1], None
+        elif get_origin(value_type) is tuple and name == ITEM:
+            value_type = get_args(value_type)[0]
         else:
             return None, None
-    return without_none(kind), key
+    return without_none(value_type), key
 
 
-def _key_choices(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
-    """Yield the keys that may be written below `path`, in a value of the type `kind`."""
-    if is_dataclass(kind):
-        for name, key in keys_of(kind).items():
+def _key_choices(value_type: Any, path: Sequence[str]) -> Iterator[Choice]:
+    """Yield the keys that may be written below `path`, in a value of this type."""
+    if is_dataclass(value_type):
+        for name, key in keys_of(value_type).items():
             yield Choice(f"{name}: ", "key", key.metadata["help"], bool(key.metadata.get("common")))
     elif path[-1:] == ("extra_options",):
         for name in specs(NEWEST).keys() - LONG_NAMES.values():
@@ -120,17 +120,17 @@ def _key_choices(kind: Any, path: Sequence[str]) -> Iterator[Choice]:
     elif path[-1:] and path[-1] in _RULE_KEYS:
         for rule in rules().values():
             yield Choice(f"{rule.id}: ", "key", rule.title)
-    elif get_origin(kind) is Mapping:
-        for name in _value_words(get_args(kind)[0]):
+    elif get_origin(value_type) is Mapping:
+        for name in _value_words(get_args(value_type)[0]):
             yield Choice(f"{name}: ", "key")
 
 
-def _value_words(kind: Any) -> tuple[str, ...]:
+def _value_words(value_type: Any) -> tuple[str, ...]:
     """Return the words that a value of a type can be; () for a type without a list of words."""
-    kind = without_none(kind)
-    if get_origin(kind) is Literal:
-        return get_args(kind)
-    return ("true", "false") if kind is bool else ()
+    value_type = without_none(value_type)
+    if get_origin(value_type) is Literal:
+        return get_args(value_type)
+    return ("true", "false") if value_type is bool else ()
 
 
 def _origin_text(setting: Setting) -> str:

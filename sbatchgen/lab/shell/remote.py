@@ -16,13 +16,13 @@ from sbatchgen.base.quoting import inside_quotes, is_plain, word, words
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record
 
-# Ports of the user's own machine, of which one is drawn, because a user may have several notebooks.
+# One of these ports of the user's own machine is drawn, because a user may have several notebooks.
 PORTS = range(20_000, 30_000)
 SOCKET = "{socket}"  # the session replaces this text by the path of its socket
 
 
-def own_keys(environment: Mapping[str, str]) -> Path:
-    """Return the private folder with the host key of all sessions, and the keys that may log in.
+def private_key_folder(environment: Mapping[str, str]) -> Path:
+    """Make the private folder for the host key of all sessions and the keys that may log in; return it.
 
     Raises DocumentError if other users can change the folder, or if it can't be made.
     """
@@ -45,7 +45,7 @@ def host_block(record: Record, program: Path) -> str:
     return "\n".join([f"Host {record.run}", f"    User {_user()}", *lines])
 
 
-def forwards(record: Record, node: str, program: Path) -> tuple[str, str, str]:
+def forwarding_commands(record: Record, node: str, program: Path) -> tuple[str, str, str]:
     """Return a port of the user's own machine, and two commands that forward it to a socket of the node.
 
     The first command is for nodes that allow ssh, and the second command for all other nodes.
@@ -56,12 +56,12 @@ def forwards(record: Record, node: str, program: Path) -> tuple[str, str, str]:
         f'-o "{inside_quotes(f"{name}={value}")}"' for name, value in _options(record, program).items()
     ]
     relayed = " ".join([start, *options, f"{user}@{record.run}"])
-    return str(port), f"{start} -J {user}@{_login()} {user}@{node}", relayed
+    return str(port), f"{start} -J {user}@{_login_host()} {user}@{node}", relayed
 
 
 def _options(record: Record, program: Path) -> dict[str, str]:
     """Return the options of ssh for a session."""
-    login = _login()
+    login = _login_host()
     relay = words((str(program), "shell", record.run, "--relay"))
     if not is_plain(relay.replace(" ", "")):  # a shell on the user's own machine also reads the words
         relay = word(relay)
@@ -72,11 +72,12 @@ def _options(record: Record, program: Path) -> dict[str, str]:
     }
 
 
-def _login() -> str:
+def _login_host() -> str:
     """Return the full name of this machine, or its short name if the full name is localhost."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name
 
 
 def _user() -> str:
+    """Return the name of this user on this machine, and so on the node."""
     return user_name(os.getuid())

@@ -25,10 +25,10 @@ from sbatchgen.jobs.runs.record import Record, run_name
 from sbatchgen.jobs.slurm.queue import new_key
 from sbatchgen.jobs.submit.submission import Submission
 
-TIME = Duration(3600)  # the default time limit of a session
-VERB = "shell"  # the word of the record's command that marks a session
+DEFAULT_TIME = Duration(3600)  # the default time limit of a session
+SESSION_WORD = "shell"  # the word of the record's command that marks a session
 CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # requests to templates/shell/on_node.py
-OPENED = "sbatchgen: the first terminal is here"  # the line that on_node.py writes to the log
+OPENED_LINE = "sbatchgen: the first terminal is here"  # the line that on_node.py writes to the log
 
 
 def session_options(given: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
@@ -37,20 +37,21 @@ def session_options(given: Mapping[str, Any], profile: Profile) -> dict[str, Any
     The profile has the defaults. A session without a time limit gets an hour.
     """
     interactive = profile.interactive
-    defaults = {"partition": interactive.partition, "qos": interactive.qos, "time": interactive.time or TIME}
+    time = interactive.time or DEFAULT_TIME
+    defaults = {"partition": interactive.partition, "qos": interactive.qos, "time": time}
     return {
         **given,
         **{name: str(value) for name, value in defaults.items() if value and not given.get(name)},
     }
 
 
-def submission(
+def session_submission(
     job: Request, request: Request, base: Submission, environment: Mapping[str, str]
 ) -> Submission:
     """Return the submission of a session: the submission `base` of its `request`, with a shell in the script.
 
-    `job` is the request without the options of the session. Raises CommandLineError for an array with several
-    elements.
+    `job` is the request of the job itself, without the options of the session. Raises CommandLineError for an
+    array with several elements.
     """
     array = request.resolved.options.array
     elements = [number for span in indices(array or "") or () for number in span]
@@ -59,41 +60,46 @@ def submission(
         raise CommandLineError.of(what, at="--array", fix="name one element: --array 0")
     if not request.resolved.slurm or base.review.script is None:
         text = render_request(request, session=True) if base.review.script else ""
-        return replace(base, script=text.encode(), review=_review(base, text, ()))
+        return replace(base, script=text.encode(), review=_session_review(base, text, ()))
     text = render_request(request, session=True)
-    name = f"{run_name(base.record.name)}-{VERB}"
+    name = f"{run_name(base.record.name)}-{SESSION_WORD}"
     folder = index.index_file(environment).parent / "runs" / f"{name}-{new_key()}"
-    log = folder / f"{VERB}.out"
+    log = folder / f"{SESSION_WORD}.out"
     array_of_one = [f"--array={first}" for first in elements[: len(elements) > 1]]
     options = (*array_of_one, f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--no-requeue")
-    limit = request.resolved.options.time
-    options += (f"--signal=B:USR1@{min(300, limit // 4)}",) if limit else ()
-    about = replace(
+    limit_s = request.resolved.options.time
+    # The signal warns the terminals before the time limit.
+    options += (f"--signal=B:USR1@{min(300, limit_s // 4)}",) if limit_s else ()
+    record = replace(
         base.record, name=name, log=str(log).replace("%", "%%"), errors="", shared=False, mode="", values=(),
-        command=("sbatchgen", VERB, *base.record.command[2:]),
+        command=("sbatchgen", SESSION_WORD, *base.record.command[2:]),
     )  # fmt: skip
+    differing = (*_differing_options(job, request), *options)
     return replace(
-        base, script=text.encode(), name=f"{VERB}.sh", options=options, run_dir=folder, jobs=1, record=about,
-        log_folders=(), review=_review(base, text, (*differences(job, request), *options)),
+        base, script=text.encode(), name=f"{SESSION_WORD}.sh", options=options, run_dir=folder, jobs=1,
+        record=record, log_folders=(), review=_session_review(base, text, differing),
     )  # fmt: skip
 
 
-def differences(job: Request, request: Request) -> Iterator[str]:
+def _differing_options(job: Request, request: Request) -> Iterator[str]:
     """Yield the options of sbatch by which a session differs from its job."""
-    job_options, own_options = job.resolved.directives, request.resolved.directives
-    yield from (f"--{name}={text}" for name, text in own_options.items() if job_options.get(name) != text)
-    yield from (f"no --{name}" for name in job_options if name not in own_options)
+    job_directives, session_directives = job.resolved.directives, request.resolved.directives
+    yield from (
+        f"--{name}={text}" for name, text in session_directives.items() if job_directives.get(name) != text
+    )
+    yield from (f"no --{name}" for name in job_directives if name not in session_directives)
 
 
-def _review(base: Submission, text: str, differing: Sequence[str]) -> review.Review:
+def _session_review(base: Submission, text: str, differing: Sequence[str]) -> review.Review:
     """Return the review of a session: the review of the job, and a finding about the differing options."""
     if not text:
         return base.review
     findings = base.review.findings
     if differing:
         # If an option is given twice, sbatch takes the last value.
-        last = {text.partition("=")[0]: text for text in differing}
-        what = f"a shell in place of the training; what differs from the job: {' '.join(last.values())}"
+        last_by_name = {text.partition("=")[0]: text for text in differing}
+        values = " ".join(last_by_name.values())
+        what = f"a shell in place of the training; what differs from the job: {values}"
         findings = (*findings, Finding("info", Problem(what)))
     allocation = base.review.request and replace(base.review.request, restarts=0)  # no requeue
     parts = review.review_of_script(text).parts
@@ -101,40 +107,43 @@ def _review(base: Submission, text: str, differing: Sequence[str]) -> review.Rev
 
 
 def refuse_rank(job: ResolvedJob, rank: int | None) -> None:
-    """Raise CommandLineError if pdb can't stop a rank, because the rank is not on the terminal's node."""
-    first_node_ranks = job.nproc_per_node if job.mode.several_processes else 1
+    """Raise CommandLineError if pdb can't stop a rank; `rank` is None without --debug.
+
+    The job has several programs, or the rank is not on the first node, where the terminal is.
+    """
+    ranks_on_first_node = job.nproc_per_node if job.mode.several_processes else 1
     if rank is not None and job.programs:
         what = "--debug is for one training, and this job has several programs"
         raise CommandLineError.of(what, fix="leave --debug out")
-    if rank is not None and rank >= first_node_ranks:
-        what = f"the first node, where the shell is, has the ranks 0 to {first_node_ranks - 1}"
+    if rank is not None and rank >= ranks_on_first_node:
+        what = f"the first node, where the shell is, has the ranks 0 to {ranks_on_first_node - 1}"
         raise CommandLineError.of(what, at=f"--debug {rank}", fix="--debug 0")
 
 
 def is_session(record: Record | None) -> bool:
     """Return whether a record is about the session of a job."""
-    return record is not None and record.command[1:2] == (VERB,)
+    return record is not None and record.command[1:2] == (SESSION_WORD,)
 
 
-def attachment(
-    job: str, node: str, command: Sequence[str], *, tty: bool, first: bool, how: str = CONNECT
+def srun_command(
+    job: str, node: str, command: Sequence[str], *, has_tty: bool, is_first: bool, how: str = CONNECT
 ) -> list[str]:
-    """Return the command of srun that connects this terminal to the session of a job on its first `node`.
+    """Return the srun that connects this terminal to the session of a job on its first `node`.
 
-    `command` is run in the session. `tty`: the command gets a terminal. `first`: this is the terminal for
-    which the session waits. `how` is CONNECT, RELAY or JUPYTER.
+    `command` is run in the session. `has_tty`: the command gets a terminal. `is_first`: this is the terminal
+    for which the session waits. `how` is CONNECT, RELAY or JUPYTER.
     """
-    code = (bundled("templates") / VERB / "on_node.py").read_text()
+    code = (bundled("templates") / SESSION_WORD / "on_node.py").read_text()
     start = 'PATH=/usr/bin:/bin:$PATH exec python3 -I -S -c "$0" "$@"'  # the node's own Python
-    place = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
-    words = ["srun", f"--jobid={job}", *place, "--disable-status", *["--pty"] * tty]
+    placing = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
+    words = ["srun", f"--jobid={job}", *placing, "--disable-status", *["--pty"] * has_tty]
     words += ["--unbuffered"] * (how == RELAY)  # without it, Slurm keeps output until the end of a line
-    return [*words, "bash", "-c", start, code, "later-" * (not first) + how, job, *command]
+    return [*words, "bash", "-c", start, code, "later-" * (not is_first) + how, job, *command]
 
 
 def was_opened(record: Record) -> bool:
     """Return whether a terminal has connected to a session. Then the session ends with its last terminal."""
-    return OPENED in _log_lines(record)
+    return OPENED_LINE in _log_lines(record)
 
 
 def why_ended(record: Record) -> str:
