@@ -19,7 +19,7 @@ _MAX_NODES = 1024
 _MAX_TASKS = 1 << 17
 _MAX_GPUS = 1024  # GPUs of a node
 _ZERO_VARIABLES = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
-_START_TIME_RELEASE = "23.02"  # from this release on, Slurm sets SLURM_JOB_START_TIME and other variables
+_NEW_JOBS = "23.02"  # from this release on, jobs get CPUs and variables as on 26.05; before, as on 22.05
 _TASK_COUNT_RELEASE = "24.05"  # from this release on, SLURM_TASKS_PER_NODE counts the tasks that a job has
 
 
@@ -53,7 +53,6 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
     _refuse_above("nodes", count, _MAX_NODES)
     digits = len(str(count))
     names = tuple(f"node{number:0{digits}}" for number in range(1, count + 1))
-    per_task = resources.cpus_per_task or 1
     total = None if is_scaled else resources.ntasks
     per_node = resources.ntasks_per_node
     tasks: tuple[int, ...] | None = (per_node,) * count if per_node else None
@@ -66,17 +65,8 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
     if (per_gpu := resources.ntasks_per_gpu) and tasks is None:
         tasks = tuple(per_gpu * number for number in gpus)
         total = sum(tasks)
-    least_cpus = tuple(_least_cpus(resources, script, number) for number in gpus)
-    if resources.cpus_per_gpu and script.release >= _START_TIME_RELEASE:
-        least_cpus = (max(least_cpus),) * count  # all nodes get the CPUs of the node with the most GPUs
-    if tasks is None:
-        cpus = tuple(max(number, per_task) for number in least_cpus)
-        tasks = tuple(number // per_task for number in cpus)
-    else:
-        # Slurm gives each node the CPUs for this number of tasks, even if the node runs fewer tasks.
-        least_tasks = (per_node or 1) if count > 1 else 1
-        task_cpus = [max(number, least_tasks) * per_task for number in tasks]
-        cpus = tuple(map(max, least_cpus, task_cpus))
+    cpus = _cpus_of_nodes(script, gpus, tasks)
+    tasks = tasks or tuple(number // (resources.cpus_per_task or 1) for number in cpus)
     _refuse_above("tasks", sum(tasks), _MAX_TASKS)
     grant = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=asked_gpus, environment={})
     variables = _job_variables(script, grant, user, uid, gid)
@@ -108,6 +98,25 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
     if resources.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_nodes_alone):
         return split_among_nodes(total, nodes, node_gpus or None)
     return (max(total // nodes, 1),) * nodes
+
+
+def _cpus_of_nodes(
+    script: JobScript, gpus: tuple[int, ...], tasks: tuple[int, ...] | None
+) -> tuple[int, ...]:
+    """Return the CPUs that a job gets on each node, which has these GPUs and runs these tasks.
+
+    `tasks` is None for a job that asks for no number of tasks.
+    """
+    resources, nodes = script.resources, len(gpus)
+    per_task = resources.cpus_per_task or 1
+    least_cpus = [_least_cpus(resources, script, number) for number in gpus]
+    if resources.cpus_per_gpu and script.release >= _NEW_JOBS:
+        least_cpus = [max(least_cpus)] * nodes  # all nodes get the CPUs of the node with the most GPUs
+    # Slurm gives each node the CPUs for this number of tasks, even if the node runs fewer tasks.
+    least_tasks = (resources.ntasks_per_node or 1) if nodes > 1 else 1
+    node_tasks = tasks or (1,) * nodes
+    task_cpus = [max(number, least_tasks) * per_task for number in node_tasks]
+    return tuple(map(max, least_cpus, task_cpus))
 
 
 def _refuse_above(unit: str, number: int, limit: int) -> None:
@@ -153,7 +162,7 @@ def _job_variables(script: JobScript, grant: Grant, user: str, uid: int, gid: in
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
     }
     variables |= _option_variables(script)
-    if script.release < _START_TIME_RELEASE:
+    if script.release < _NEW_JOBS:
         return variables | {"SLURM_NODE_ALIASES": "(null)"}
     seconds = resources.time if resources.time and resources.time != UNLIMITED else 365 * 24 * 3600
     variables |= {"SLURM_JOB_START_TIME": str(START_TIME), "SLURM_JOB_END_TIME": str(START_TIME + seconds)}

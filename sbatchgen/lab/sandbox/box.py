@@ -292,10 +292,7 @@ def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> t
     line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
     line += ["--tmpfs", "/", *_system_words(programs), *_etc_words(box.files)]
     line += _devices((*_DEVICES, *box.devices), opened)
-    folder_options = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
-    for path, parts in box.shown.items():
-        sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
-        folder_options[path] = [*sources, "--tmp-overlay", path]
+    folder_options = _folder_options(box)
     line += [word for path in sorted(folder_options) for word in folder_options[path]]  # outer folders first
     if not _is_in_one(sys.base_prefix, (*folder_options, "/usr")):  # this Python runs inside.py
         line += programs.shown(sys.base_prefix)
@@ -313,6 +310,15 @@ def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> t
         line += ["--symlink", f"{sys.base_prefix}/lib", f"{PLACE}/base/lib"]
     line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
     return [*line, *child.python("-c", _FIRST_CODE)[1:]], numbers
+
+
+def _folder_options(box: Box) -> dict[str, list[str]]:
+    """Return by path the options that show each folder of the machine, read-only or below a layer."""
+    options = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
+    for path, parts in box.shown.items():
+        sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
+        options[path] = [*sources, "--tmp-overlay", path]
+    return options
 
 
 class _ProgramFolders:
