@@ -298,7 +298,7 @@ def _used_needs(attempt: _Attempt, done: DryRun, foreseen: Iterable[tuple[str, s
 
 
 def _missing_log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
-    """Yield the missing folders of --output and --error, because Slurm makes them before a job starts."""
+    """Yield the missing folders of --output and --error. Slurm makes them, or the job does not start."""
     for option in ("output", "error"):
         folder = os.path.dirname(script.option(option))  # noqa: PTH120 - it may be empty
         if folder and not set("%$\\") & set(folder) and not path_of(path := _absolute(folder, workdir)):
@@ -323,7 +323,7 @@ def _run_once(script: JobScript, grant: Grant, batch: Mapping[str, str], attempt
     files: dict[str, tuple[bytes, int] | str | None] = {}
     files |= {name: None if name[-1:] == "/" else (data, 0o755) for name, data in input_files.items()}
     files |= attempt.box.files
-    files[f"{PLACE}/most"] = f"{limits.started} {COMMANDS}\n".encode(), 0o644
+    files[f"{PLACE}/most"] = f"{limits.started} {COMMANDS}\n".encode(), 0o644  # the limits for prelude.sh
     files[f"{PLACE}/clock"] = None
     argv = ["/bin/bash", *flags_of(script), SCRIPT, *inputs.arguments]
     with ExitStack() as layers:

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from typing import Any
 
     Job = dict[str, Any]  # the facts of a job that `facts_of_steps` of stand_ins.py writes
-    Task = dict[str, Any]  # "rank"; "node" and "local": its node's and its own number there; and more
+    # A task of a step: its "rank", the index of its node ("node"), its number on the node ("local"), and the
+    # name of the node ("host"); also the step's "node_tasks" and "names": its tasks on each node, its nodes.
+    Task = dict[str, Any]
+
 NEW_STEPS = "24.05"  # from this release on, steps behave as in 26.05; before, as in 22.05
 MAX_STEP_TASKS = 1 << 17  # no job has more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")

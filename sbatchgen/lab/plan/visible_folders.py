@@ -127,6 +127,7 @@ class VisibleFolders:
         return "" if outermost in shown else outermost
 
     def _has_mounts(self, path: str) -> bool:
+        """Return whether other file systems are mounted below a folder."""
         if (descriptor := _folder_descriptor(path)) is None:
             return False
         try:
