@@ -291,7 +291,7 @@ def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterato
         gives_up = bool(_EXIT_COMMAND.match(entry.command))
         is_in_ending = function in ending or called in ending
         if not is_in_ending and (has_reason or (function and not (is_test or gives_up))):
-            return  # a function that has returned
+            return  # an earlier command, or a function that has returned
         if is_test:
             yield entry
         elif not (gives_up or functions.has(entry)):

@@ -41,7 +41,7 @@ _STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # p
 _COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")  # stand-ins cover programs here
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows, read-only
 _RANDOM_BYTES = 1 << 16  # the size of the file in place of /dev/urandom
-_MAX_MOUNTS = 3  # a folder with more covered files gets a layer, not a mount for each file
+_MAX_MOUNTS = 3  # covered files of a folder that are mounted one by one; for more files, one layer
 # The modules of this package that step.py loads; the last two only if it reads a list of hosts.
 _STEP_MODULES = (
     "sbatchgen/check/executables/command_options",

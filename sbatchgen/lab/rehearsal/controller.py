@@ -41,7 +41,7 @@ _MAX_LOG = 40_000  # characters of the log of a start in the report
 
 @frozen(kw_only=True)
 class PlayedJob:
-    """The job that is rehearsed."""
+    """The facts of a job that the controller reads from play.json."""
 
     script: str  # the file of the script
     folder: str  # the folder in which the job starts
