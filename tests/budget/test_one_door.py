@@ -14,7 +14,7 @@ ALLOWED = {
     "jobs/submit/sbatch.py submit": "the one door: it charges the budgets first",
     "jobs/starts/rough.py ask_slurm": "sbatch --test-only, which submits nothing",
     "cli/running_jobs.py exec_": "srun --overlap in a job that runs already",
-    "lab/shell/session.py attachment": "srun --overlap in a job that was charged",
+    "lab/shell/session.py srun_command": "srun --overlap in a job that was charged",
     "lab/discover/slurm_answers.py": "sbatch --help",
     "lab/plan/step.py": "a stand-in in the sandbox reads the options of srun",
     "jobs/render/launch.py": "srun as a line of the script",
