@@ -26,7 +26,7 @@ from sbatchgen.lab.plan.batch_job import grant_of
 from sbatchgen.lab.plan.dry_run import DryRun, DryRunInputs
 from sbatchgen.lab.plan.planning import is_planned
 from sbatchgen.lab.plan.started import StartedProcess, StartRecord, Step, read_record, steps
-from sbatchgen.lab.sandbox.box import PLACE
+from sbatchgen.lab.sandbox.box import PLAN_FOLDER
 from tests.cluster.slurm import Cluster
 from tests.plan import truth
 
@@ -80,7 +80,7 @@ class Stage:
             text = (
                 text.replace(own, other)
                 .replace("sleep 0.02", "sleep 0.3")
-                .replace(str(PLACE), str(self.place))
+                .replace(str(PLAN_FOLDER), str(self.place))
             )
             self.cluster.put(f"plan/{name}", text.replace("wait() {", "wait_() {"), mode=0o755)
         self.cluster.put("plan/python", str(Path(sys.executable).resolve()))
@@ -217,7 +217,7 @@ def really(
     first = done.batch.get("SLURM_ARRAY_TASK_ID", "")
     ids = {"SLURM_JOB_ID": str(number), "SLURM_JOBID": str(number), "SLURM_ARRAY_JOB_ID": str(number)}
     for file in sorted((on.place / "starts").glob("*-*")):
-        text = file.read_bytes().decode("utf-8", "surrogateescape").replace(str(on.place), str(PLACE))
+        text = file.read_bytes().decode("utf-8", "surrogateescape").replace(str(on.place), str(PLAN_FOLDER))
         file.unlink()
         spool = rf"{on.cluster.home.parents[1]}/spool/\w+/job\d+"  # where Slurm's copy of the script is
         start = read_record(re.sub(spool, stand_ins.SCRIPT.rpartition("/")[0], truth.named(text, on.cluster)))

@@ -54,7 +54,7 @@ from sbatchgen.lab.plan.started import StartRecord, Step, read_record, steps
 from sbatchgen.lab.plan.step_placement import placements
 from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.plan.visible_folders import VisibleFolders, path_of, visible_folders
-from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
+from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box, BoxLimits, Ended, run
 
 _MAX_RUNS = 12  # runs of a script
 # Steps that a plan shows of a script that reached its limit. Few scripts without a loop have more.
@@ -185,7 +185,7 @@ def dry_run(
     """
     environment = {
         "HOME": home, "USER": user, "LOGNAME": user, "SHELL": "/bin/bash", "TERM": "xterm", "LANG": "C.UTF-8",
-        "PATH": f"{BIN}:{_PATH}", "BASH_ENV": f"{PLACE}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
+        "PATH": f"{BIN}:{_PATH}", "BASH_ENV": f"{PLAN_FOLDER}/prelude.sh", "SLURM_SUBMIT_DIR": folder,
     }  # fmt: skip
     workdir = _absolute(script.option("chdir"), folder)
     box = box_of(script, grant, home=home, workdir=workdir)
@@ -240,7 +240,7 @@ def _run_until_complete(
     placed = placements(done.starts, grant, script.release, knows_cpus=knows_cpus(script))
     if placed and not (done.ended.limit or attempt.budget.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placed": placed})
-        files = {**attempt.box.files, f"{PLACE}/job": (job, 0o644)}
+        files = {**attempt.box.files, f"{PLAN_FOLDER}/job": (job, 0o644)}
         attempt = attempt._replace(box=attempt.box._replace(files=files))
         done = _run_once(script, grant, batch, attempt)
         attempt = attempt._replace(budget=attempt.budget.after(done.ended))
@@ -323,8 +323,9 @@ def _run_once(script: JobScript, grant: Grant, batch: Mapping[str, str], attempt
     files: dict[str, tuple[bytes, int] | str | None] = {}
     files |= {name: None if name[-1:] == "/" else (data, 0o755) for name, data in input_files.items()}
     files |= attempt.box.files
-    files[f"{PLACE}/most"] = f"{limits.started} {COMMANDS}\n".encode(), 0o644  # the limits for prelude.sh
-    files[f"{PLACE}/clock"] = None
+    limits_text = f"{limits.started} {COMMANDS}\n"  # prelude.sh reads the limits
+    files[f"{PLAN_FOLDER}/most"] = limits_text.encode(), 0o644
+    files[f"{PLAN_FOLDER}/clock"] = None
     argv = ["/bin/bash", *flags_of(script), SCRIPT, *inputs.arguments]
     with ExitStack() as layers:
         laid = with_system_layers(input_files, attempt.box.laid, layers)

@@ -26,17 +26,17 @@ from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan import installed
 from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.visible_folders import VisibleFolders
-from sbatchgen.lab.sandbox.box import PLACE, Box
+from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box
 
 SPOOL = "/var/spool/slurmd/job1000001/"  # the folder in which Slurm keeps its copy of the script
 SCRIPT = f"{SPOOL}slurm_script"
-BIN = f"{PLACE}/bin"
+BIN = f"{PLAN_FOLDER}/bin"
 HERE = Path(__file__).parent
 _WRAPPERS = programs("wrapper") - programs("system")  # such as numactl, which start the program after them
 STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
     name.partition(" ")[0] for name in _WRAPPERS
 }
-_LINKS = {f"{BIN}/{name}": f"{PLACE}/stand_in.sh" for name in STAND_INS}
+_LINKS = {f"{BIN}/{name}": f"{PLAN_FOLDER}/stand_in.sh" for name in STAND_INS}
 _STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # programs that stand-ins call
 _COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")  # stand-ins cover programs here
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows, read-only
@@ -63,8 +63,8 @@ def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
         home=home,
         hostname=grant.nodes[0],
         folder=workdir,
-        files={**_LINKS, **stand_ins, f"{PLACE}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        over=dict.fromkeys(sorted(covered), stand_ins[f"{PLACE}/stand_in.sh"]) | _random_files(),
+        files={**_LINKS, **stand_ins, f"{PLAN_FOLDER}/job": (job, 0o644), SCRIPT: (text, 0o700)},
+        over=dict.fromkeys(sorted(covered), stand_ins[f"{PLAN_FOLDER}/stand_in.sh"]) | _random_files(),
     )
 
 
@@ -91,11 +91,11 @@ def with_covered_programs(
         for folder in (*bin_folders, *installed.folders_of(text, box.folder))
         if _is_below(folder, shown) or _is_below(os.path.realpath(folder), shown)
     ]
-    stand_in = _stand_ins()[f"{PLACE}/stand_in.sh"]
+    stand_in = _stand_ins()[f"{PLAN_FOLDER}/stand_in.sh"]
     over, files = dict(box.over), dict(box.files)
     for path in installed.programs_of(folders, STAND_INS - _STAND_IN_TOOLS):
         real = os.path.realpath(path)
-        if real in over or path.startswith(f"{PLACE}/"):
+        if real in over or path.startswith(f"{PLAN_FOLDER}/"):
             continue
         if Path(real).is_file() and _is_below(real, shown):
             over[real] = stand_in
@@ -181,7 +181,7 @@ def _stand_ins() -> dict[str, tuple[bytes, int]]:
         files[f"{module}.py"] = (path.read_bytes(), 0o755)
         cached = f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
         files[cached.lstrip("/")] = (compiled, 0o644)
-    return {f"{PLACE}/{name}": file for name, file in files.items()}
+    return {f"{PLAN_FOLDER}/{name}": file for name, file in files.items()}
 
 
 def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:

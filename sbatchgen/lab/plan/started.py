@@ -15,9 +15,9 @@ from sbatchgen.check.script.launches import STEP_WATCHER
 from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.mpi import processes_on_nodes
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, number_of
-from sbatchgen.lab.sandbox.box import PLACE
+from sbatchgen.lab.sandbox.box import PLAN_FOLDER
 
-BIN = f"{PLACE}/bin/"  # the folder of the stand-ins
+BIN = f"{PLAN_FOLDER}/bin/"  # the folder of the stand-ins
 _UNSHOWN = programs("unshown")  # programs such as mkdir and squeue, whose starts a plan does not show
 _TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")  # NAME:CPUS:GPUS of a node, such as node1:4:1
 # Variables that differ in each process for reasons of the dry run or of bash; a plan does not show them.

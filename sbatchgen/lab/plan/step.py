@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from sbatchgen.lab.plan.step_tasks import Job
 
-PLACE = "/run/plan"
-BIN = f"{PLACE}/bin"
+PLAN_FOLDER = "/run/plan"  # as in box.py, which this program does not load
+BIN = f"{PLAN_FOLDER}/bin"
 MOST_TASKS = 64  # tasks of a step that run; of a larger step, only the first tasks and the last task run
 MOST_RECORDS = 512  # the same limit for a program that does not run, and whose start is only recorded
 # Folders whose programs run in the sandbox. Programs of other folders run only if they are scripts.
@@ -45,7 +45,7 @@ def main() -> int:
     Returns the exit status.
     """
     name, *words = sys.argv[1:]
-    with open(f"{PLACE}/job", "rb") as stream:
+    with open(f"{PLAN_FOLDER}/job", "rb") as stream:
         job: Job = marshal.load(stream)  # noqa: S302 - this package wrote it
     environment = {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or value != "C.UTF-8"}
     program, at = program_name([name, *words], job["programs"])
@@ -141,7 +141,7 @@ def _next_number(prefix: str) -> int:
     number = 0
     while True:
         try:
-            open(f"{PLACE}/step.{prefix}{number}", "x").close()
+            open(f"{PLAN_FOLDER}/step.{prefix}{number}", "x").close()
         except FileExistsError:
             number += 1
         else:
@@ -170,7 +170,7 @@ def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
     first, *others = commands[0][0] if len(commands) > 1 else [""]
     # srun sends its input to each task, and these shells read their commands from it.
     if first in _SHELLS and others in ([], ["-s"]):
-        path = f"{PLACE}/input.{os.getpid()}"
+        path = f"{PLAN_FOLDER}/input.{os.getpid()}"
         with open(0, "rb", closefd=False) as stream, open(path, "xb") as copy:
             copy.write(stream.read())
         file_actions = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
@@ -254,7 +254,7 @@ def record(name: str, words: list[str], environment: Options) -> None:
     )
     texts = (*head, *(f"{key}={value}" for key, value in environment.items()))
     number, at = 0, number_of(environment.get("__plan_count"))
-    while os.path.exists(path := f"{PLACE}/starts/{at:09}.{os.getpid():09}.{number}"):
+    while os.path.exists(path := f"{PLAN_FOLDER}/starts/{at:09}.{os.getpid():09}.{number}"):
         number += 1
     with open(path, "xb") as stream:
         stream.write(b"".join(os.fsencode(text) + b"\0" for text in texts))

@@ -23,10 +23,10 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.runs.events import EVENTS, events
 from sbatchgen.jobs.runs.metrics import line_events
 from sbatchgen.jobs.runs.program_states import read_programs
-from sbatchgen.lab.plan.step import PLACE
+from sbatchgen.lab.plan.step import PLAN_FOLDER
 from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
 
-REQUEUED = Path(PLACE, "requeued")  # the stand-in for `scontrol requeue` makes this file
+REQUEUED = Path(PLAN_FOLDER, "requeued")  # the stand-in for `scontrol requeue` makes this file
 # The ways in which Slurm ends a start. With END, Slurm lets the job run to its own end.
 LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
 _POLL_S = 0.1  # seconds between two looks at the job
@@ -82,7 +82,7 @@ class _JobStart:
     def __init__(self, job: PlayedJob, restart: int, variables: Mapping[str, str] | None = None) -> None:
         self.job, self.restart = job, restart
         REQUEUED.unlink(missing_ok=True)
-        self.log = Path(PLACE, "log")
+        self.log = Path(PLAN_FOLDER, "log")
         self.log.touch()
         self.from_byte = self.log.stat().st_size  # where the log of this start begins
         self.earlier_events = len(_written_events(job))  # events that earlier starts wrote

@@ -33,12 +33,12 @@ from sbatchgen.lab.plan.stand_ins import facts_of_steps
 from sbatchgen.lab.plan.visible_folders import ShownFolders, VisibleFolders, visible_folders
 from sbatchgen.lab.rehearsal.added_folders import added_folders
 from sbatchgen.lab.rehearsal.controller import PlayedJob
-from sbatchgen.lab.sandbox.box import PLACE, Box, BoxLimits, Ended, run
+from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box, BoxLimits, Ended, run
 
 MOST_PROCESSES = 4  # processes for each CPU of this machine; more processes take minutes to start
 KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as Slurm's KillWait
 _PACKAGE = Path(__file__).parents[3]  # the folder that this package is in
-_BIN = f"{PLACE}/bin"
+_BIN = f"{PLAN_FOLDER}/bin"
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
 # Stand-ins for commands of Slurm. {place} is the folder of the controller's files in the sandbox.
 _SCONTROL = """#!/bin/bash
@@ -218,7 +218,7 @@ def _run(visible: VisibleFolders, rehearsed: _RehearsedJob, box: Box) -> tuple[E
 
     Returns the end of the controller, and the folders that the job could not see, with the reasons.
     """
-    argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLACE}/play.json")
+    argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLAN_FOLDER}/play.json")
 
     def start(shown: ShownFolders) -> tuple[Ended, Mapping[str, str]]:
         return run(argv, rehearsed.batch, shown.in_box(box)), shown.not_shown
@@ -375,7 +375,7 @@ def _played_job(rehearsed: _RehearsedJob, *, seconds: float, patience: float) ->
     resolved, script = rehearsed.resolved, rehearsed.script
     signal_option = read_signal(script.option("signal") or "")
     return PlayedJob(
-        script=f"{PLACE}/job.slurm",
+        script=f"{PLAN_FOLDER}/job.slurm",
         folder=str(rehearsed.folder / (script.option("chdir") or "")),
         environment=dict(rehearsed.batch),
         run_dir=rehearsed.run_dir,
@@ -400,19 +400,19 @@ def _sandbox_files(rehearsed: _RehearsedJob, played: PlayedJob) -> dict[str, tup
     facts = facts_of_steps(rehearsed.script, rehearsed.grant) | {
         "knows_cpus": False
     }  # this machine may have fewer CPUs
-    scontrol = _SCONTROL.format(place=PLACE, nodes=" ".join(rehearsed.grant.nodes))
+    scontrol = _SCONTROL.format(place=PLAN_FOLDER, nodes=" ".join(rehearsed.grant.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),
         **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
-        "squeue": _SQUEUE.format(place=PLACE, job=JOB_ID).encode(),
+        "squeue": _SQUEUE.format(place=PLAN_FOLDER, job=JOB_ID).encode(),
         "scancel": _SCANCEL.encode(),
     }
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
-        f"{PLACE}/job.slurm": (rehearsed.script.text.encode(), 0o755),
-        f"{PLACE}/job": (marshal.dumps(facts), 0o644),
-        f"{PLACE}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
+        f"{PLAN_FOLDER}/job.slurm": (rehearsed.script.text.encode(), 0o755),
+        f"{PLAN_FOLDER}/job": (marshal.dumps(facts), 0o644),
+        f"{PLAN_FOLDER}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
     }

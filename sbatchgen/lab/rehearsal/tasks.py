@@ -15,7 +15,7 @@ from sbatchgen.lab.plan import step
 from sbatchgen.lab.plan.step_tasks import number_of, spread_tasks, task_variables
 
 # The folder with a file for each running srun. The file's name is the process id, its text the step's name.
-STEPS = Path(step.PLACE, "steps")
+STEPS = Path(step.PLAN_FOLDER, "steps")
 MEMORY = "REHEARSED_MEMORY"  # if set, compute the GPU memory of the training, and do not train
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _POLL_S = 0.1  # seconds between two looks at the tasks
@@ -27,7 +27,7 @@ class AbortedError(Exception):
 
 def main() -> int:
     """Run a step; return the highest exit status of its tasks."""
-    job: dict[str, Any] = marshal.loads(Path(step.PLACE, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
+    job: dict[str, Any] = marshal.loads(Path(step.PLAN_FOLDER, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
     options, command = step.parsed(sys.argv, 1, job["programs"]["srun"])
     if "help" in options:
         print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")

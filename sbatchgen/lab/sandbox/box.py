@@ -23,7 +23,7 @@ from sbatchgen.base.machine.packages import to_install
 from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.lab.sandbox import seccomp
 
-PLACE = "/run/plan"  # the folder of stand-ins, their records and the output in the sandbox
+PLAN_FOLDER = "/run/plan"  # the folder of stand-ins, their records and the output in the sandbox
 _TIMEOUT_S = 20.0  # seconds for a start of bubblewrap, and for a report after the program has ended
 _MAX_REPORT = 96 << 20  # bytes of a report
 _OVERDUE_REPORT = b"overdue"  # stands for a report that did not come in time
@@ -103,7 +103,7 @@ class Ended(NamedTuple):
     # The limit at which the program was killed: "time", "memory", "processes" or "disk"; "machine" if the
     # machine was too slow; "records" for too many records; "damage" for a wrong report; "" without a limit.
     limit: str
-    files: Mapping[str, str]  # files below PLACE, by name: the output, and records
+    files: Mapping[str, str]  # files below PLAN_FOLDER, by name: the output, and records
     seconds: float
     memory: int = 0  # the peak of bytes of all processes together
     cpu: float = 0.0  # CPU seconds
@@ -119,18 +119,19 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         NoSandboxError: This machine allows no sandbox.
     """
     began, python = time.monotonic(), os.path.realpath(sys.executable)
-    if python in map(os.path.realpath, box.over):
-        python = f"{PLACE}/base/bin/python3"  # some Pythons find their library by a folder lib next to bin
-    for layered in (True, False):  # some systems allow no layer over folders of programs
+    if python in map(os.path.realpath, box.over):  # a stand-in covers it
+        # Some Pythons find their library by a folder lib next to bin.
+        python = f"{PLAN_FOLDER}/base/bin/python3"
+    for has_layers in (True, False):  # some systems allow no layer over folders of programs
         with ExitStack() as opened:
-            words, descriptors = _command(box, opened, python, has_layers=layered)
+            words, descriptors = _command(box, opened, python, has_layers=has_layers)
             task = _memory_file(opened, _packed_task(argv, environment, box, python))
             stderr = _memory_file(opened, b"")
             process = child.begin(
                 words, {}, stdin=task, stdout=child.PIPE, stderr=stderr, keep_open=descriptors
             )
             opened.enter_context(process)
-            report = _read_until(process, began + box.limits.seconds + _TIMEOUT_S)
+            report = _read_report(process, began + box.limits.seconds + _TIMEOUT_S)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             errors = os.pread(stderr, 1 << 12, 0).decode("utf-8", "replace").strip()
@@ -192,7 +193,7 @@ def _takes_layer(parts: Sequence[str]) -> bool:
     return done.stderr.rpartition(b"bwrap: ")[2].startswith(b"execvp")
 
 
-def _read_until(process: child.Child, deadline: float) -> bytes:
+def _read_report(process: child.Child, deadline: float) -> bytes:
     """Return the report of a sandbox; b"" if the sandbox did not start.
 
     At the deadline, or if the report is too large, kill the sandbox and return `_OVERDUE_REPORT`.
@@ -255,7 +256,7 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
 
 def _packed_task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str) -> bytes:
     """Return the input of the first process in the sandbox: its code and its task, packed by marshal."""
-    folders = dict.fromkeys((f"{PLACE}/starts", box.home or "/", box.folder))
+    folders = dict.fromkeys((f"{PLAN_FOLDER}/starts", box.home or "/", box.folder))
     # From 5.14 on, Linux counts only the processes of the sandbox against RLIMIT_NPROC.
     counts_own_only = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]
     max_threads = (16 if box.trusts else 2) * box.limits.processes if counts_own_only else 0
@@ -267,8 +268,8 @@ def _packed_task(argv: Sequence[str], environment: Mapping[str, str], box: Box, 
 
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
-        "files": {**folders, f"{PLACE}/python": (os.fsencode(python), 0o644), **box.files},
-        "place": PLACE, "max_threads": max_threads,
+        "files": {**folders, f"{PLAN_FOLDER}/python": (os.fsencode(python), 0o644), **box.files},
+        "place": PLAN_FOLDER, "max_threads": max_threads,
         "in_memory": ["/", *[*box.shown][:1]],  # all layers share a file system, which the first one shows
         "marks": {path: (*mark, made_in(path)) for path, mark in box.marks.items()},
         "on_disk": [*box.writable], "shares_network": box.network == "machine",
@@ -306,8 +307,8 @@ def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> t
             numbers.append(_memory_file(opened, data))
             line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
     line += [word for path, number in box.writable.items() for word in ("--bind-fd", str(number), path)]
-    if python.startswith(PLACE):
-        line += ["--symlink", f"{sys.base_prefix}/lib", f"{PLACE}/base/lib"]
+    if python.startswith(PLAN_FOLDER):
+        line += ["--symlink", f"{sys.base_prefix}/lib", f"{PLAN_FOLDER}/base/lib"]
     line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
     return [*line, *child.python("-c", _FIRST_CODE)[1:]], numbers
 
