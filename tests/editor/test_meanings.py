@@ -24,6 +24,8 @@ def test_limits_and_words_are_of_options_that_exist() -> None:
     assert {*LIMITS["partition"], *LIMITS["profile"], *VALUE_WORDS} <= set(specs(NEWEST))
 
 
-@pytest.mark.parametrize(("name", "word"), [(name, word) for name, words in VALUE_WORDS.items() for word in words])
+@pytest.mark.parametrize(
+    ("name", "word"), [(name, word) for name, words in VALUE_WORDS.items() for word in words]
+)
 def test_sbatch_takes_each_word_that_is_offered(name: str, word: str) -> None:
     assert read_script(f"#!/bin/bash\n#SBATCH --{name}={word}\n", slurm=NEWEST).refusal is None
