@@ -130,7 +130,7 @@ def inside(load: float, turn: int, jobs: int, questions: int) -> list[dict[str, 
     """Submit jobs and ask questions, as a user of the cluster; return the questions with what came."""
     from sbatchgen.jobs.starts import holes
 
-    holes.LEAST_S = 60
+    holes.MIN_HOLE_S = 60
     limits, trainings = (LIMITS, TRAININGS) if jobs > 100 else ({0.5: 1}, ((1, 2), (3,)))
     draw = random.Random(SEED)  # noqa: S311 - a sample
     work = []

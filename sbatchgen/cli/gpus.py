@@ -107,9 +107,9 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     resolved = request_of(job, args, job_options).resolved
     _refuse_without_slurm(resolved)
     report(check(resolved))
-    resources, moment = resolved.resources, read_moment(os.environ, queue=False)
+    resources, moment = resolved.resources, read_moment(os.environ, with_queue=False)
     partitions = moment.partitions
-    availabilities = rooms(resources, moment.nodes, moment.gpus, partitions, moment.settings)
+    availabilities = rooms(resources, moment.nodes, moment.gpu_nodes, partitions, moment.settings)
     if not availabilities:
         requested = f"partition '{','.join(resources.partitions)}'"
         name = requested if "partition" in resources else "default partition"
@@ -150,7 +150,7 @@ def find_and_record_starts(
     from sbatchgen.jobs.runs import shown_starts
     from sbatchgen.jobs.slurm.client import set_answer_limit
     from sbatchgen.jobs.starts.moment import read_moment
-    from sbatchgen.jobs.starts.prospects import starts
+    from sbatchgen.jobs.starts.prospects import find_starts
 
     typed_request = request_of(job, args, job_options)
     resolved, has_partition = typed_request.resolved, bool(job_options["partition"])
@@ -172,7 +172,7 @@ def find_and_record_starts(
         changed = {**job_options, **named_profile, **{key.replace("-", "_"): changes[key] for key in changes}}
         return request_of(job, args, changed) if changes else typed_request
 
-    answer = starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
+    answer = find_starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
     rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
     shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows])
     shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows if row.job})

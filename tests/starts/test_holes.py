@@ -17,7 +17,7 @@ from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
 from sbatchgen.jobs.slurm.partition import SlurmReservation, reservations_in
 from sbatchgen.jobs.starts.account_limits import limit_that_delays
-from sbatchgen.jobs.starts.holes import hole, next_claims
+from sbatchgen.jobs.starts.holes import longest_hole, next_claims
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob, read_moment
 from sbatchgen.jobs.starts.needs import read_pace
 from sbatchgen.jobs.starts.waiting import jobs_ahead
@@ -39,7 +39,7 @@ RUNS = QueuedJob(
     partitions=("gpu",),
     nodes=1,
     node_names=("n1",),
-    planned=(),
+    planned_nodes=(),
     gpus=4,
     tasks=1,
     qos="",
@@ -61,7 +61,7 @@ def moment(
         now=NOW,
         jobs=jobs,
         nodes=nodes or [node(f"n{number}") for number in range(1, 5)],
-        gpus=(),
+        gpu_nodes=(),
         partitions=(),
         reservations=reservations,
         settings={"SchedulerParameters": "bf_interval=30,bf_resolution=60", "ResumeTimeout": "300 sec"},
@@ -70,16 +70,16 @@ def moment(
 
 def minutes(seen: ClusterMoment, wanted: int, free: Sequence[str] = ("n2", "n3", "n4")) -> float | None:
     """How many minutes so many nodes are free; None if they are not."""
-    longest = hole(seen, free, next_claims(seen), wanted)
-    return None if longest is None else longest.time_s / 60
+    found = longest_hole(seen, free, next_claims(seen), wanted)
+    return None if found is None else found.time_s / 60
 
 
 def test_a_hole_ends_where_the_plan_of_another_job_begins() -> None:
-    planned = replace(WAITS, start=NOW + timedelta(minutes=40), planned=("n1", "n2", "n3"))
+    planned = replace(WAITS, start=NOW + timedelta(minutes=40), planned_nodes=("n1", "n2", "n3"))
     seen = moment(RUNS, planned)
     assert minutes(seen, 2) == minutes(seen, 3) == 38  # a minute and a half for Slurm's turns and minutes
     assert minutes(seen, 1) is not None
-    alone = hole(seen, ("n2", "n3", "n4"), next_claims(seen), 1)
+    alone = longest_hole(seen, ("n2", "n3", "n4"), next_claims(seen), 1)
     assert alone is not None
     assert (alone.nodes, alone.until) == (("n4",), None)
     assert minutes(seen, 4) is None
@@ -93,17 +93,17 @@ def test_the_start_of_a_job_that_waits_for_something_else_takes_no_nodes() -> No
 
 
 def test_other_tasks_of_an_array_may_start_before_the_planned_one() -> None:
-    array = replace(WAITS, id="4_[0-5]", tasks=6, start=NOW + timedelta(hours=3), planned=("n3", "n4"))
+    array = replace(WAITS, id="4_[0-5]", tasks=6, start=NOW + timedelta(hours=3), planned_nodes=("n3", "n4"))
     assert minutes(moment(RUNS, array), 1) == 18  # when job 1 ends, a task may start anywhere
     assert minutes(moment(RUNS, replace(array, tasks=1)), 1, ("n3",)) == 178
-    held = replace(array, reason="JobHeldUser", start=None, planned=())
+    held = replace(array, reason="JobHeldUser", start=None, planned_nodes=())
     assert next_claims(moment(RUNS, held)) == {}
 
 
 def test_nodes_that_are_planned_for_what_is_not_shown_are_no_hole() -> None:
     nodes = [node("n2", "IDLE+PLANNED"), node("n3")]
     assert minutes(moment(nodes=nodes), 1, ("n2",)) is None
-    shown = replace(WAITS, start=NOW + timedelta(hours=1), planned=("n2",))
+    shown = replace(WAITS, start=NOW + timedelta(hours=1), planned_nodes=("n2",))
     assert minutes(moment(shown, nodes=nodes), 1, ("n2",)) == 58
 
 
@@ -123,9 +123,13 @@ def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_lon
     freed, began, looked, long_ago = (NOW - timedelta(seconds=seconds) for seconds in (5, 20, 100, 3600))
     nodes = [node("n1"), replace(node("n2"), last_busy=long_ago.isoformat())]
     nodes += [replace(node("n4"), last_busy=freed.isoformat())]
-    other = replace(WAITS, id="3", priority=3, start=NOW + timedelta(minutes=30), planned=("n4",), looked=NOW)
+    other = replace(
+        WAITS, id="3", priority=3, start=NOW + timedelta(minutes=30), planned_nodes=("n4",), last_look=NOW
+    )
     later = NOW + timedelta(hours=2)
-    first = replace(WAITS, start=later, planned=("n4",), limit_s=600, looked=looked, submitted=looked)
+    first = replace(
+        WAITS, start=later, planned_nodes=("n4",), limit_s=600, last_look=looked, submitted=looked
+    )
 
     def goes_to(job: QueuedJob, *others: QueuedJob, plan: datetime | None = began) -> set[str]:
         seen = replace(moment(RUNS, job, *others, nodes=nodes), last_plan=plan)
@@ -141,13 +145,13 @@ def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_lon
     assert goes_to(first, replace(soon, priority=1, tier=2)) == set()
     assert goes_to(replace(first, nodes=2)) == {"n2", "n4"}
     assert goes_to(replace(first, submitted=NOW)) == {"n2"}  # the plan does not know the job
-    assert goes_to(replace(first, looked=NOW)) == {"n4"}  # by the main scheduler, which plans nothing
+    assert goes_to(replace(first, last_look=NOW)) == {"n4"}  # by the main scheduler, which plans nothing
     assert goes_to(first, plan=None) == {"n4"}  # as old as two intervals
     assert goes_to(first, plan=NOW) == set()  # and Slurm left the node to others
     for not_now in (
         replace(first, nodes=3),
         replace(first, limit_s=None),
-        replace(first, looked=long_ago),  # Slurm does not look so far down the queue
+        replace(first, last_look=long_ago),  # Slurm does not look so far down the queue
         replace(first, partitions=("cpu",)),
         replace(first, reason="Dependency"),
     ):
@@ -156,10 +160,10 @@ def test_a_node_that_became_free_since_slurm_looked_goes_to_a_job_that_waits_lon
 
 def test_nodes_that_are_off_count_as_free_and_cost_their_start() -> None:
     nodes = [node("n2", "IDLE+CLOUD+POWERED_DOWN"), node("n3"), node("n4")]
-    both = hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 2)
+    both = longest_hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 2)
     assert both is not None
     assert ({*both.nodes}, both.boot_s) == ({"n3", "n4"}, 0)
-    three = hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 3)
+    three = longest_hole(moment(nodes=nodes), ("n2", "n3", "n4"), {}, 3)
     assert three is not None
     assert three.boot_s == 300
 

@@ -14,11 +14,12 @@ from sbatchgen.jobs.slurm.accounts import accounts
 from sbatchgen.jobs.slurm.client import answer_if_any
 from sbatchgen.jobs.slurm.fields import count, pairs
 
+# "ClusterName=c1 Account=physics UserName=anna(1000) ...", and "QOS=normal(1) ..."
 _RECORD = re.compile(
     r"^(?:ClusterName=\S+ Account=(?P<account>\S+) UserName=(?P<user>\S*)|QOS=(?P<qos>[^\s(]+))", re.MULTILINE
 )
-_AMOUNT = re.compile(r"([0-9]{1,18})(?:\(([0-9]{1,18}))?")  # a limit, and for shared limits the use
-_NAMES = {"gres/gpu": "GPUs", "node": "nodes", "cpu": "CPUs"}
+_AMOUNT = re.compile(r"([0-9]{1,18})(?:\(([0-9]{1,18}))?")  # "8", or with the use of a shared limit "8(3)"
+_NOUNS = {"gres/gpu": "GPUs", "node": "nodes", "cpu": "CPUs"}
 
 
 def read_limits(settings: Mapping[str, str], environment: Mapping[str, str]) -> str:
@@ -44,18 +45,17 @@ def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Seque
     account = job.options.get("account", "")
     asks = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
     for whose, name, value in _limits_of(limits, account, qos):
-        if name == "MaxWallPJ" and (most := 60 * count(value)) < time_s:
-            return f"{whose} allows {Duration(most)}, and the job asks for {Duration(time_s)} ({name})"
+        if name == "MaxWallPJ" and (most_s := 60 * count(value)) < time_s:
+            return f"{whose} allows {Duration(most_s)}, and the job asks for {Duration(time_s)} ({name})"
         amounts = pairs(value.split(","))
-        rows = [(noun, amounts[tres], asks[tres]) for tres, noun in _NAMES.items()]
+        rows = [(noun, amounts[tres], asks[tres]) for tres, noun in _NOUNS.items()]
         rows = [("jobs", value, 1)] if "Jobs" in name else rows
         for noun, amount, wanted in rows:
             match = _AMOUNT.match(amount)
             if match and wanted and count(match[2] or "") + wanted > int(match[1]):
-                used = (
-                    f"has {match[2]} of {match[1]} {noun} in use" if match[2] else f"allows {match[1]} {noun}"
-                )
-                return f"{whose} {used}, and the job needs {wanted} ({name})"
+                limit, used = match[1], match[2]
+                what = f"has {used} of {limit} {noun} in use" if used else f"allows {limit} {noun}"
+                return f"{whose} {what}, and the job needs {wanted} ({name})"
     return ""
 
 

@@ -1,8 +1,9 @@
 """Holes in the queue: nodes that are free now, until Slurm needs one of them for something else.
 
-Slurm's plan (backfill) has whole nodes. For an array, squeue shows the plan of only one task; the others may
-start sooner (seen on 22.05). Jobs without a plan reserve no nodes. Slurm plans from time to time: a node that
-has become free since the plan began goes to a job that waits longer and fits there, whatever its plan is.
+Slurm's scheduler backfill plans the starts of waiting jobs, on whole nodes. For an array, squeue shows the
+plan of only one task; the other tasks may start sooner (seen on 22.05). Jobs without a plan reserve no nodes.
+Slurm makes a new plan from time to time. If a node has become free since the newest plan began, a waiting job
+that fits there gets this node, wherever the job is planned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,19 +16,21 @@ from sbatchgen.jobs.slurm.fields import time
 from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 
-FOREVER = timedelta(days=3650)
+FOREVER = timedelta(days=3650)  # how long a hole lasts that nothing ends
 TURN_S = 60  # how many seconds Slurm may need to look at all jobs of a queue
-LEAST_S = 300  # the shortest hole that is useful for a training
+MIN_HOLE_S = 300  # the shortest hole that is useful for a training
 
 
 @frozen(kw_only=True)
 class Claim:
-    """The end of a hole: when a node will be taken."""
+    """What a job or a reservation claims: a node, from a time on. The claim ends a hole."""
 
-    at: datetime  # when it will be taken
-    why: str  # by which job or reservation, in words
+    at: datetime  # when the node will be taken
+    why: str  # what takes it, in words: "job 4711 is planned there"
     over: datetime | None = None  # when a reservation ends; None for other claims
-    rank: tuple[int, ...] = ()  # the rank of the job that is planned there; lower ranks may start first
+    # The rank of the job that is planned there; a job with a lower rank may start first. () for other claims,
+    # which no job can precede
+    rank: tuple[int, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -38,7 +41,7 @@ class Hole:
     time_s: int  # the longest time limit with which a job starts there now
     until: Claim | None  # the claim that ends the hole; None if no claim is known
     boot_s: int  # how many seconds it takes to switch on nodes that are off
-    again: datetime | None = None  # when the nodes are free again after a reservation; None if not known
+    free_again: datetime | None = None  # when the reservation that ends the hole is over; None if not known
 
 
 def next_claims(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> dict[str, Claim]:
@@ -51,60 +54,63 @@ def next_claims(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> 
         for name in names:
             claims.setdefault(name, []).append(claim)
     used = {name for job in moment.jobs for name in job.node_names}
-    idle = [
-        (node, time(node.last_busy) or datetime.min.replace(tzinfo=moment.now.tzinfo))
+    long_ago = datetime.min.replace(tzinfo=moment.now.tzinfo)
+    idle = [  # each idle node, and since when it is idle
+        (node, time(node.last_busy) or long_ago)
         for node in moment.nodes
         if node.state == "IDLE" and node.name not in used
     ]
     for job in _jobs_before_next_plan(moment, tier) if idle else ():
-        for name in _nodes_for(job, idle, claims, moment):
+        for name in _nodes_before_next_plan(job, idle, claims, moment):
             claim = Claim(at=moment.now, why=f"job {job.id}, which waits longer, fits there")
             claims.setdefault(name, []).append(claim)
-    return {name: min(its, key=attrgetter("at")) for name, its in claims.items()}
+    return {name: min(node_claims, key=attrgetter("at")) for name, node_claims in claims.items()}
 
 
 def _jobs_before_next_plan(moment: ClusterMoment, tier: int) -> list[QueuedJob]:
     """Return jobs that may start before Slurm plans again, those of the lowest rank first.
 
-    Slurm does not look at all jobs of a long queue. Jobs that it has not looked at for long are excluded.
+    Slurm does not look at all jobs of a long queue, so jobs whose last look is old are excluded. Jobs that
+    are only in partitions below `tier` are also excluded, because the new job starts before them.
     """
-    newest = max((job.looked for job in moment.jobs if job.looked), default=moment.now)
-    long_ago = newest - timedelta(seconds=moment.delay_s + TURN_S)
+    newest_look = max((job.last_look for job in moment.jobs if job.last_look), default=moment.now)
+    long_ago = newest_look - timedelta(seconds=moment.delay_s + TURN_S)
     lower = moment.partitions_below(tier)
     waiting = (job for job in moment.jobs if job.waits_for_nodes and job.tasks == 1)
     rivals = (job for job in waiting if not (job.partitions and lower.issuperset(job.partitions)))
-    looked = (job for job in rivals if (at := job.looked or job.submitted) and at > long_ago)
-    return sorted(looked, key=attrgetter("rank"))
+    in_reach = (job for job in rivals if (at := job.last_look or job.submitted) and at > long_ago)
+    return sorted(in_reach, key=attrgetter("rank"))
 
 
-def _nodes_for(
+def _nodes_before_next_plan(
     job: QueuedJob,
     idle: Sequence[tuple[SlurmNode, datetime]],
     claims: Mapping[str, Sequence[Claim]],
     moment: ClusterMoment,
 ) -> list[str]:
-    """Return the nodes that a job would get now, if the newest plan lacks the job or one of these nodes.
+    """Return the nodes that a job would get before the next plan; [] if it would only follow the newest plan.
 
-    `idle` has idle nodes and when they became free. Nodes with an earlier claim are excluded.
+    It gets such nodes if the newest plan does not know the job, or does not know that one of the nodes is
+    free. `idle` has idle nodes and when they became free. Nodes with an earlier claim are excluded.
     """
     if job.limit_s is None or job.nodes > len(idle):
         return []
     is_new = bool(job.submitted and job.submitted >= moment.plan_began)
     ends, rank, partitions = moment.now + timedelta(seconds=job.limit_s), job.rank, {*job.partitions}
-    old: list[str] = []
-    fresh: list[str] = []
+    known_free: list[str] = []  # nodes that the newest plan could have given to the job
+    newly_free: list[str] = []  # nodes that it could not
     for node, freed in idle:
-        its = claims.get(node.name)
-        is_taken = its and any(claim.at < ends and claim.rank < rank for claim in its)
+        node_claims = claims.get(node.name)
+        is_taken = node_claims and any(claim.at < ends and claim.rank < rank for claim in node_claims)
         if not is_taken and not partitions.isdisjoint(node.partitions):
-            (fresh if is_new or freed >= moment.plan_began else old).append(node.name)
-    names = [*fresh, *old]
-    return names[: job.nodes] if fresh and len(names) >= job.nodes else []
+            (newly_free if is_new or freed >= moment.plan_began else known_free).append(node.name)
+    names = [*newly_free, *known_free]
+    return names[: job.nodes] if newly_free and len(names) >= job.nodes else []
 
 
 def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tuple[Claim, Iterable[str]]]:
     """Yield claims of reservations, planned jobs and arrays, each with the names of its nodes."""
-    shown: set[str] = set()
+    explained: set[str] = set()  # nodes that are planned for a job that squeue shows
     lower = moment.partitions_below(tier)
     for other in moment.reservations:
         if other.start and other.name not in reservation.split(","):
@@ -112,50 +118,55 @@ def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tupl
             over = datetime.fromisoformat(other.end) if other.end else None
             yield Claim(at=other.start, why=why, over=over), hosts(other.nodes)
     for job in moment.jobs:
-        if job.partitions and lower.issuperset(job.partitions):
-            shown.update(job.planned)
+        if job.partitions and lower.issuperset(job.partitions):  # the new job starts before it
+            explained.update(job.planned_nodes)
             continue
-        if job.state == "PENDING" and job.start and job.planned:
-            shown.update(job.planned)
-            yield Claim(at=job.start, why=f"job {job.id} is planned there", rank=job.rank), job.planned
+        if job.state == "PENDING" and job.start and job.planned_nodes:
+            explained.update(job.planned_nodes)
+            claim = Claim(at=job.start, why=f"job {job.id} is planned there", rank=job.rank)
+            yield claim, job.planned_nodes
         if job.waits_for_nodes and job.tasks > 1:
-            where = [node.name for name in job.partitions for node in moment.nodes_of(name)]
-            shown.update(where)
+            names = [node.name for partition in job.partitions for node in moment.nodes_of(partition)]
+            explained.update(names)
             why = f"tasks of array {job.id} may start there"
-            yield Claim(at=_next_start(moment, job, where), why=why), where
+            yield Claim(at=_next_start(moment, job, names), why=why), names
     for node in moment.nodes:
-        if "PLANNED" in node.flags and node.name not in shown:
+        if "PLANNED" in node.flags and node.name not in explained:
             yield Claim(at=moment.now, why="a job is planned there that Slurm does not show"), (node.name,)
 
 
-def _next_start(moment: ClusterMoment, job: QueuedJob, where: Sequence[str]) -> datetime:
+def _next_start(moment: ClusterMoment, array: QueuedJob, names: Sequence[str]) -> datetime:
     """Return when enough of these nodes may be free for a task of an array that can't start now."""
-    busy: dict[str, datetime] = {}
-    for other in moment.jobs:
-        end = other.end or moment.now
-        for name in other.node_names:
-            busy[name] = min(end, busy.get(name, end))
-    ends = sorted(busy[name] for name in where if name in busy)
-    idle = len(where) - len(ends)
-    return ends[min(max(job.nodes - idle, 1), len(ends)) - 1] if ends else moment.now
+    first_end: dict[str, datetime] = {}  # when the first job on each busy node ends
+    for job in moment.jobs:
+        end = job.end or moment.now
+        for name in job.node_names:
+            first_end[name] = min(end, first_end.get(name, end))
+    ends = sorted(first_end[name] for name in names if name in first_end)
+    idle_count = len(names) - len(ends)
+    return ends[min(max(array.nodes - idle_count, 1), len(ends)) - 1] if ends else moment.now
 
 
-def hole(moment: ClusterMoment, free: Sequence[str], claims: Mapping[str, Claim], wanted: int) -> Hole | None:
-    """Return the longest hole of `wanted` nodes among the `free` nodes; None without one of LEAST_S seconds.
+def longest_hole(
+    moment: ClusterMoment, free: Sequence[str], claims: Mapping[str, Claim], node_count: int
+) -> Hole | None:
+    """Return the longest hole of so many nodes among the `free` nodes; None if it is below MIN_HOLE_S.
 
     `claims` has the next claim on each node.
     """
     off = {node.name for node in moment.nodes if {"POWERED_DOWN", "POWERING_UP"} & node.flags}
-    end = Claim(at=moment.now + FOREVER, why="")
-    ordered = sorted(free, key=lambda name: (claims.get(name, end).at, name not in off), reverse=True)
-    chosen = ordered[:wanted]
-    if len(chosen) < wanted:
+    no_claim = Claim(at=moment.now + FOREVER, why="")
+    # The nodes with the latest claims first; of two with the same claim, the one that is switched on.
+    ordered = sorted(free, key=lambda name: (claims.get(name, no_claim).at, name not in off), reverse=True)
+    chosen = ordered[:node_count]
+    if len(chosen) < node_count:
         return None
     until = claims.get(chosen[-1])
-    boot = moment.resume_s if off & {*chosen} else 0
-    seconds = ((until or end).at - moment.now).total_seconds() - moment.delay_s - boot
-    time_s = int(seconds // 60 * 60)
-    if time_s < LEAST_S:
+    boot_s = moment.resume_s if off & {*chosen} else 0
+    seconds = ((until or no_claim).at - moment.now).total_seconds() - moment.delay_s - boot_s
+    time_s = int(seconds // 60 * 60)  # Slurm counts time limits in minutes
+    if time_s < MIN_HOLE_S:
         return None
-    again = until.over if until and all(claims.get(name) == until for name in free) else None
-    return Hole(nodes=tuple(chosen), time_s=time_s, until=until, boot_s=boot, again=again)
+    is_only_claim = until and all(claims.get(name) == until for name in free)
+    free_again = until.over if until and is_only_claim else None
+    return Hole(nodes=tuple(chosen), time_s=time_s, until=until, boot_s=boot_s, free_again=free_again)

@@ -1,4 +1,7 @@
-"""The shapes of a job: the job in each partition, with a time limit that its training needs and may have."""
+"""The shapes of a job: the job in each partition, with the time limit that its training needs there.
+
+If the training needs a longer limit than it may have, the shape is a piece of the training.
+"""
 
 import math
 import os
@@ -15,12 +18,12 @@ from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.slurm.partition import SlurmPartition
 from sbatchgen.jobs.starts.account_limits import limit_that_delays, max_time_s, other_qos, read_limits
-from sbatchgen.jobs.starts.holes import Claim, Hole, hole, next_claims
+from sbatchgen.jobs.starts.holes import Claim, Hole, longest_hole, next_claims
 from sbatchgen.jobs.starts.moment import ClusterMoment
 from sbatchgen.jobs.starts.needs import MARGIN, Pace
 from sbatchgen.jobs.starts.room import Availability, rooms
 
-Ask = Callable[[Mapping[str, str]], Request]  # returns the request of the job with further options
+RequestWith = Callable[[Mapping[str, str]], Request]  # returns the request of the job with further options
 
 
 @frozen(kw_only=True)
@@ -29,13 +32,13 @@ class JobShape:
 
     request: Request
     partition: SlurmPartition
-    more: Mapping[str, str]  # the further options of the job that make this shape, by their names
+    more: Mapping[str, str]  # the options that are added to the job for this shape, by their names
     needs_s: float | None  # how many seconds the training still needs with these GPUs; None if not known
     moment: ClusterMoment
 
     @property
     def job(self) -> ResolvedJob:
-        """The job."""
+        """The resolved job of its request."""
         return self.request.resolved
 
     @property
@@ -52,25 +55,25 @@ class JobShape:
     @cached_property
     def room(self) -> Availability:
         """The room for it now."""
-        seen = self.moment
-        (room,) = rooms(self.job.resources, seen.nodes, seen.gpus, [self.partition], seen.settings)
+        moment = self.moment
+        (room,) = rooms(self.job.resources, moment.nodes, moment.gpu_nodes, [self.partition], moment.settings)
         return room
 
     @cached_property
     def _claims(self) -> Mapping[str, Claim]:
-        return next_claims(
-            self.moment, self.partition.tier, self.job.resources.options.get("reservation", "")
-        )
+        """The next claim of others on each node, by the node's name."""
+        reservation = self.job.resources.options.get("reservation", "")
+        return next_claims(self.moment, self.partition.tier, reservation)
 
-    def hole(self, nodes: int) -> Hole | None:
+    def hole(self, node_count: int) -> Hole | None:
         """Return the longest hole of so many nodes among those with room for it; None without a hole."""
-        return hole(self.moment, self.room.nodes, self._claims, nodes)
+        return longest_hole(self.moment, self.room.nodes, self._claims, node_count)
 
     @property
     def claim(self) -> Claim | None:
         """The claim that ends its hole, or the first on a node with room; None if no claim is known."""
-        if its := self.hole(self.room.wanted):
-            return its.until
+        if hole := self.hole(self.room.wanted):
+            return hole.until
         claims = [self._claims[name] for name in self.room.nodes if name in self._claims]
         return min(claims, key=attrgetter("at")) if self.room.starts else None
 
@@ -85,21 +88,24 @@ class JobShape:
 class JobShapes:
     """Makes the shapes of one job, and notes why the job has none in other partitions."""
 
-    def __init__(self, ask: Ask, moment: ClusterMoment, environment: Mapping[str, str], pace: Pace) -> None:
+    def __init__(
+        self, request_with: RequestWith, moment: ClusterMoment, environment: Mapping[str, str], pace: Pace
+    ) -> None:
         self.moment, self.environment, self.pace = moment, environment, pace
-        self._ask, self.original = ask, ask({})  # `original` has no further options
-        self.out: dict[str, str] = {}  # why the job has no shape, by partition
+        self._request_with = request_with
+        self.original = request_with({})  # the request without further options
+        self.why_out: dict[str, str] = {}  # why the job has no shape or no hole, by partition
         self._limits = ""  # the limits of accounts and QOS, as Slurm prints them
-        self._longest: dict[str, int] = {}  # the longest time limits that they allow, by partition
+        self._max_times_s: dict[str, int] = {}  # the longest time limits that these allow, by partition
 
     def in_partitions(self, names: Sequence[str]) -> list[JobShape]:
-        """Return the shapes of the job in those of these partitions in which it may run now.
+        """Return a shape of the job for each of these partitions in which the job may run now.
 
         Raises FitError if the cluster has none of these partitions.
         """
         moment = self.moment
         shapes = [shape for name in dict.fromkeys(names) for shape in self._in_partition(name)]
-        if not shapes and not self.out:
+        if not shapes and not self.why_out:
             known = ", ".join(partition.name for partition in moment.partitions)
             fix = f"known: {known}" if known else "Slurm shows you none: ask the cluster's support"
             raise FitError.of(f"this cluster has no partition {' or '.join(dict.fromkeys(names))}", fix=fix)
@@ -108,9 +114,9 @@ class JobShapes:
 
     def changed(self, shape: JobShape, **options: str) -> JobShape | None:
         """Return the shape with other options, such as fewer nodes; None if the job can't have them."""
-        fixed = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
+        kept = {name: value for name, value in shape.more.items() if name in ("partition", "qos")}
         try:
-            changed = self._fitted({**fixed, **options}, shape.partition)
+            changed = self._with_time_limit({**kept, **options}, shape.partition)
         except SbatchgenError:
             return None
         return None if changed.errors else changed
@@ -121,57 +127,61 @@ class JobShapes:
         partition = next((candidate for candidate in self.moment.partitions if candidate.name == name), None)
         if partition is None:
             return
-        is_its_own = name in (job.partition_name, job.directives.get("partition"))
-        more = {} if is_its_own or not job.partition_name else {"partition": name}
-        shape = self._fitted(more, partition)
-        why = shape.errors
+        is_chosen = name in (job.partition_name, job.directives.get("partition"))
+        more = {} if is_chosen or not job.partition_name else {"partition": name}
+        shape = self._with_time_limit(more, partition)
+        reasons = shape.errors
         if partition.state != "up":
-            why.insert(0, f"the partition is {partition.state}")
+            reasons.insert(0, f"the partition is {partition.state}")
         elif not partition.nodes:
-            why.insert(0, "the partition has no nodes")
+            reasons.insert(0, "the partition has no nodes")
         elif "partition" in shape.more:
-            why += why_closed(shape.job)
+            reasons += why_closed(shape.job)
         limit = shape.job.resources.time
         if limit and partition.time_max_s is not None and limit > partition.time_max_s:
-            why.append(f"its time limit is {Duration(partition.time_max_s)}")
-        if why:
-            self.out[name] = why[0]
+            reasons.append(f"its time limit is {Duration(partition.time_max_s)}")
+        if reasons:
+            self.why_out[name] = reasons[0]
         else:
             yield shape
 
-    def _fitted(self, more: Mapping[str, str], partition: SlurmPartition) -> JobShape:
+    def _with_time_limit(self, more: Mapping[str, str], partition: SlurmPartition) -> JobShape:
         """Return the job with further options and the time limit that its training needs.
 
-        If the training needs longer than the longest limit that it may have, the shape has this limit, and is
-        a piece of the training.
+        If this limit is longer than the longest that the job may have, the shape has the longest one. If
+        it is not known how long the training needs, the job keeps its own time limit.
         """
-        request = self._ask(more) if more else self.original
+        request = self._request_with(more) if more else self.original
         job = request.resolved
         needs_s = self.pace.needs(job.resources.gpus_in_all)
         if needs_s is not None:
             by_profile = None if job.options.qos else job.partition.time_limit(job.resources.nodes)
-            by_account = self._longest.get(partition.name)
-            longest = [int(limit) for limit in (partition.time_max_s, by_profile, by_account) if limit]
-            limit = Duration(min([max(1, math.ceil(needs_s * MARGIN / 60)) * 60, *longest]))
-            more = {**more, "time": str(limit)}
-            request = self._ask(more)
+            by_account = self._max_times_s.get(partition.name)
+            maxima_s = [int(limit) for limit in (partition.time_max_s, by_profile, by_account) if limit]
+            limit_s = max(1, math.ceil(needs_s * MARGIN / 60)) * 60  # in whole minutes, as Slurm counts
+            more = {**more, "time": str(Duration(min([limit_s, *maxima_s])))}
+            request = self._request_with(more)
         return JobShape(request=request, partition=partition, more=more, needs_s=needs_s, moment=self.moment)
 
     def _allowed(self, shape: JobShape) -> JobShape | None:
-        """Return a shape that no limit delays: unchanged, in another QOS or as a piece; None without one."""
-        its_qos = self._qos(shape.job)
-        if not (why := self._delaying_limit(shape, its_qos)):
+        """Return a shape that no limit of an account delays; None without one.
+
+        The shape is unchanged, or in another QOS, or else a piece of the training. If it is changed, the
+        delaying limit is noted.
+        """
+        own_qos = self._qos(shape.job)
+        if not (why := self._delaying_limit(shape, own_qos)):
             return shape
-        self.out[shape.partition.name] = why
-        others = other_qos(its_qos, self.moment.settings.get("ClusterName", ""), self.environment)
+        self.why_out[shape.partition.name] = why
+        others = other_qos(own_qos, self.moment.settings.get("ClusterName", ""), self.environment)
         if other := next((name for name in others if not self._delaying_limit(shape, [name])), None):
             return self.changed(shape, qos=other)
-        longest = max_time_s(self._limits, shape.job.resources, [*its_qos, shape.partition.own_qos])
-        if shape.needs_s is None or longest is None:
+        longest_s = max_time_s(self._limits, shape.job.resources, [*own_qos, shape.partition.own_qos])
+        if shape.needs_s is None or longest_s is None:
             return None
-        self._longest[shape.partition.name] = longest
+        self._max_times_s[shape.partition.name] = longest_s
         piece = self.changed(shape)
-        return None if piece is None or self._delaying_limit(piece, its_qos) else piece
+        return None if piece is None or self._delaying_limit(piece, own_qos) else piece
 
     def _delaying_limit(self, shape: JobShape, qos: Sequence[str]) -> str:
         """Return in words which limit would make the job wait in these QOS; "" if no known limit would."""

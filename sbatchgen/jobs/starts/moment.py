@@ -21,7 +21,7 @@ from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
 from sbatchgen.jobs.slurm.queue import rows, separator
 
-_FIELDS = {
+_SQUEUE_FIELDS = {  # the fields of `squeue --Format`, by the keys of the rows that are read
     "id": "JobArrayID",
     "user": "UserID",
     "name": "Name",
@@ -39,15 +39,20 @@ _FIELDS = {
     "qos": "QOS",
     "limit": "TimeLimit",
     "submitted": "SubmitTime",
-    "looked": "LastSchedEval",
+    "last_look": "LastSchedEval",
 }
-_GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")
-_LAST_PLAN = re.compile(r"^\s*Last cycle when: .*\(([1-9][0-9]{8,11})\)", re.MULTILINE)  # in sdiag(1)
-_NUMBER = re.compile(r"[0-9]{1,9}")
-# The reasons of jobs that wait only for nodes; Slurm plans no other jobs
-_FOR_NODES = ("Priority", "Resources")
+_GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")  # "gres/gpu:a100:4", "gres:gpu:4"
+# A line of sdiag, with the seconds since 1970: "Last cycle when: Tue Dec 01 00:44:24 2026 (1796085864)"
+_LAST_PLAN = re.compile(r"^\s*Last cycle when: .*\(([1-9][0-9]{8,11})\)", re.MULTILINE)
+_SECONDS = re.compile(r"[0-9]{1,9}")  # the number in "300 sec"
+# The reasons of jobs that wait only for nodes. Slurm plans the starts of these jobs only.
+_REASONS_FOR_NODES = ("Priority", "Resources")
 LATE_S = 10.0  # after a slower answer, Slurm is asked nothing more
-_HIDING = {"jobs", "nodes", "partitions"}  # values of PrivateData that hide them from users
+_HIDING_VALUES = {
+    "jobs",
+    "nodes",
+    "partitions",
+}  # PrivateData with one of these hides jobs or nodes of others
 
 
 @frozen(kw_only=True)
@@ -60,30 +65,30 @@ class QueuedJob:
     state: str
     reason: str
     start: datetime | None  # its start; if it waits, the start that Slurm plans
-    end: datetime | None
+    end: datetime | None  # its end by its time limit; if it waits, the end that Slurm plans
     priority: int
     partitions: tuple[str, ...]
     nodes: int  # the number of its nodes
     node_names: tuple[str, ...]  # the nodes that it has; none if it waits
-    planned: tuple[str, ...]  # the nodes that Slurm plans for it
+    planned_nodes: tuple[str, ...]  # the nodes that Slurm plans for it
     gpus: int  # its GPUs on all nodes; 0 if Slurm does not show them
     tasks: int  # how many tasks of an array wait in this row; 1 for other jobs
     qos: str
     limit_s: int | None = None  # its time limit in seconds; None if it has none
     submitted: datetime | None = None
-    looked: datetime | None = None  # when Slurm last looked at it, to start or to plan it
+    last_look: datetime | None = None  # when Slurm last looked whether the job can start
     tier: int = 1  # the highest PriorityTier of its partitions
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Its place in the queue, by tier, priority and id: the job of the lowest rank starts first."""
+        """Its place in the queue, by tier, priority and id. The job with the lowest rank starts first."""
         number = "".join(filter(str.isdecimal, self.id.partition("_")[0]))
         return -self.tier, -self.priority, int(number or 0)
 
     @property
     def waits_for_nodes(self) -> bool:
         """Whether it waits only for nodes."""
-        return self.state == "PENDING" and self.reason in _FOR_NODES
+        return self.state == "PENDING" and self.reason in _REASONS_FOR_NODES
 
 
 @frozen(kw_only=True)
@@ -93,12 +98,12 @@ class ClusterMoment:
     now: datetime
     jobs: Sequence[QueuedJob]
     nodes: Sequence[SlurmNode]
-    gpus: Sequence[GpuNode]
+    gpu_nodes: Sequence[GpuNode]
     partitions: Sequence[SlurmPartition]
     reservations: Sequence[SlurmReservation]
-    settings: Mapping[str, str]
+    settings: Mapping[str, str]  # the settings of slurm.conf, as `scontrol show config` prints them
     last_plan: datetime | None = None  # when backfill began its newest plan of the queue; None if not known
-    took_s: float = 0.0  # how many seconds Slurm needed to answer
+    took_s: float = 0.0  # how many seconds Slurm took to answer
 
     @property
     def is_late(self) -> bool:
@@ -106,23 +111,23 @@ class ClusterMoment:
         return self.took_s > LATE_S
 
     @property
-    def hidden(self) -> bool:
+    def hides_jobs(self) -> bool:
         """Whether Slurm hides jobs or nodes from this user, so that no hole can be seen."""
-        return bool(_HIDING & {*self.settings.get("PrivateData", "").split(",")})
+        return bool(_HIDING_VALUES & {*self.settings.get("PrivateData", "").split(",")})
 
     @cached_property
     def delay_s(self) -> int:
         """How many seconds Slurm may take to look at a new job, plus the resolution of its plan."""
-        return self.scheduler("bf_interval", 30) + self.scheduler("bf_resolution", 60)
+        return self.scheduler_parameter("bf_interval", 30) + self.scheduler_parameter("bf_resolution", 60)
 
     @cached_property
     def plan_began(self) -> datetime:
         """When Slurm's newest plan began. Without this time, a plan may be as old as two of its intervals."""
-        interval_s = self.scheduler("bf_interval", 30)
-        longest_s = self.scheduler("bf_max_time", interval_s)
+        interval_s = self.scheduler_parameter("bf_interval", 30)
+        longest_s = self.scheduler_parameter("bf_max_time", interval_s)
         return self.last_plan or self.now - timedelta(seconds=interval_s + longest_s)
 
-    def scheduler(self, name: str, default: int) -> int:
+    def scheduler_parameter(self, name: str, default: int) -> int:
         """Return a number in SchedulerParameters, or the default if it is not set."""
         match = re.search(rf"\b{name}=([0-9]{{1,9}})", self.settings.get("SchedulerParameters", ""))
         return int(match[1]) if match else default
@@ -130,38 +135,42 @@ class ClusterMoment:
     @property
     def resume_s(self) -> int:
         """How many seconds a node may take to be switched on: ResumeTimeout."""
-        match = _NUMBER.match(self.settings.get("ResumeTimeout", ""))
+        match = _SECONDS.match(self.settings.get("ResumeTimeout", ""))
         return int(match[0]) if match else 0
 
     def partitions_below(self, tier: int) -> set[str]:
-        """Return the names of partitions of lower tiers, whose jobs start later."""
+        """Return the names of partitions with a lower PriorityTier, whose jobs start later."""
         return {partition.name for partition in self.partitions if partition.tier < tier}
 
-    def nodes_of(self, name: str) -> list[SlurmNode]:
+    def nodes_of(self, partition: str) -> list[SlurmNode]:
         """Return the nodes of a partition."""
-        return [node for node in self.nodes if name in node.partitions]
+        return [node for node in self.nodes if partition in node.partitions]
 
 
-def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> ClusterMoment:
-    """Ask Slurm, with `queue` also for jobs and reservations; raise SlurmError if it does not answer."""
-    began, now = monotonic(), datetime.now().astimezone()
+def read_moment(environment: Mapping[str, str], *, with_queue: bool = True) -> ClusterMoment:
+    """Return what Slurm shows now; without `with_queue`, it is not asked for jobs and reservations.
+
+    Raises SlurmError if Slurm does not answer.
+    """
+    began, asked = monotonic(), datetime.now().astimezone()
     with ThreadPoolExecutor(
         6, initializer=client.set_answer_limit, initargs=(client.answer_limit_s(),)
     ) as pool:
-        settings, known = pool.submit(config, environment), pool.submit(nodes, environment)
-        parts = pool.submit(partitions, environment)
-        jobs = pool.submit(_jobs, environment) if queue else None
-        reserved = pool.submit(reservations, environment) if queue else None
-        plan = pool.submit(_last_plan, environment, now) if queue else None
+        settings = pool.submit(config, environment)
+        all_nodes = pool.submit(nodes, environment)
+        all_partitions = pool.submit(partitions, environment)
+        jobs = pool.submit(_queued_jobs, environment) if with_queue else None
+        all_reservations = pool.submit(reservations, environment) if with_queue else None
+        last_plan = pool.submit(_last_plan, environment, asked) if with_queue else None
     return ClusterMoment(
         now=datetime.now().astimezone(),
-        jobs=_with_tiers(jobs.result(), parts.result()) if jobs else (),
-        nodes=known.result(),
-        gpus=gpu_nodes(known.result(), environment),
-        partitions=parts.result(),
-        reservations=(reserved and reserved.result()) or (),
+        jobs=_with_tiers(jobs.result(), all_partitions.result()) if jobs else (),
+        nodes=all_nodes.result(),
+        gpu_nodes=gpu_nodes(all_nodes.result(), environment),
+        partitions=all_partitions.result(),
+        reservations=(all_reservations and all_reservations.result()) or (),
         settings=settings.result(),
-        last_plan=plan.result() if plan else None,
+        last_plan=last_plan.result() if last_plan else None,
         took_s=monotonic() - began,
     )
 
@@ -169,36 +178,37 @@ def read_moment(environment: Mapping[str, str], *, queue: bool = True) -> Cluste
 def _last_plan(environment: Mapping[str, str], asked: datetime) -> datetime | None:
     """Return when backfill began its newest plan; None if that was after `asked`, or is not known.
 
-    squeue's LastSchedEval does not tell when a job was planned. The main scheduler sets LastSchedEval too,
-    also of jobs that it leaves out because an earlier job of the partition has to wait (job_scheduler.c).
+    squeue's LastSchedEval does not tell when a job was planned, because the main scheduler also sets it, even
+    of jobs that it skips because an earlier job of the partition has to wait (job_scheduler.c of Slurm).
     """
     match = _LAST_PLAN.search(client.answer_if_any(["sdiag"], environment) or "")
     began = datetime.fromtimestamp(int(match[1])).astimezone() if match else None
     return began if began and began < asked.replace(microsecond=0) else None
 
 
-def _with_tiers(jobs: Sequence[QueuedJob], known: Sequence[SlurmPartition]) -> list[QueuedJob]:
-    """Return the jobs with the highest tier of their partitions."""
-    tiers = {partition.name: partition.tier for partition in known}
+def _with_tiers(jobs: Sequence[QueuedJob], partitions: Sequence[SlurmPartition]) -> list[QueuedJob]:
+    """Return the jobs, each with the highest tier of its partitions as its `tier`."""
+    tiers = {partition.name: partition.tier for partition in partitions}
     return [
         replace(job, tier=max((tiers.get(name, 1) for name in job.partitions), default=1)) for job in jobs
     ]
 
 
-def _jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
+def _queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
+    """Return all jobs that squeue shows."""
     delimiter = separator()
-    fields = ",".join(f"{field}:{delimiter}" for field in _FIELDS.values())
+    fields = ",".join(f"{field}:{delimiter}" for field in _SQUEUE_FIELDS.values())
     printed = client.answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment)
     return [*_jobs_in(printed, delimiter)]
 
 
 def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
     """Yield the jobs in the output of squeue."""
-    for row in rows(printed, delimiter, [*_FIELDS]):
-        number = count(row["nodes"].partition("-")[0])
+    for row in rows(printed, delimiter, [*_SQUEUE_FIELDS]):
+        node_count = count(row["nodes"].partition("-")[0])  # "2-4": at least 2
         gpus = gpus_of(pairs(row["tres"].split(",")))
         per_node = _GPUS_OF_NODE.search(row["per_node"])
-        waiting = row["id"].partition("_")[2].strip("[]").partition("%")[0]
+        waiting_tasks = row["id"].partition("_")[2].strip("[]").partition("%")[0]  # "0-5" in "4711_[0-5%2]"
         yield QueuedJob(
             id=row["id"],
             user=count(row["user"]),
@@ -209,13 +219,13 @@ def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
             end=time(row["end"]),
             priority=count(row["priority"]),
             partitions=names(row["partition"]),
-            nodes=number,
+            nodes=node_count,
             node_names=tuple(hosts(text(row["node_list"]))),
-            planned=tuple(hosts(text(row["planned"]))),
-            gpus=gpus or (int(per_node[1]) * number if per_node else 0),
-            tasks=sum(map(len, indices(waiting) or ())) or 1,
+            planned_nodes=tuple(hosts(text(row["planned"]))),
+            gpus=gpus or (int(per_node[1]) * node_count if per_node else 0),
+            tasks=sum(map(len, indices(waiting_tasks) or ())) or 1,
             qos=text(row["qos"]),
             limit_s=seconds(row["limit"]),
             submitted=time(row["submitted"]),
-            looked=time(row["looked"]),
+            last_look=time(row["last_look"]),
         )

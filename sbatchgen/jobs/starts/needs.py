@@ -20,7 +20,7 @@ class Pace:
     restart_s: float | None = None  # seconds of a restart until its first new step; None if not known
 
     def needs(self, gpus: int) -> float | None:
-        """Return the seconds that the training needs with so many GPUs; None if no start had as many."""
+        """Return the seconds that the training needs with so many GPUs; None if no start had this number."""
         return self.left / self.per_s[gpus] if self.per_s.get(gpus) else None
 
 
@@ -29,9 +29,10 @@ def read_pace(folder: Path) -> Pace | None:
     epochs = count(read_object(folder / CONFIG).get("epochs"))
     starts: list[tuple[int, int]] = []  # of each start: processes, and samples of a step
     measured: list[list[tuple[float, int]]] = []  # of each start: times and steps of its events
-    costs: list[float] = []  # of each restart: seconds until a step that no earlier start had reached
-    samples = step = reached = 0
-    began: float | None = None  # when the newest start began, until it reached a new step
+    restart_costs: list[float] = []  # of each restart: seconds until a step that no earlier start had reached
+    samples = step = 0  # the samples of an epoch, and the newest step
+    reached = 0  # the last step of the earlier starts
+    began: float | None = None  # when the newest start began; None once it has done a step after `reached`
     try:
         for event in events(folder):
             at, now = number(event.get("time")), count(event.get("step"))
@@ -47,12 +48,12 @@ def read_pace(folder: Path) -> Pace | None:
                 if event["event"] == "train" and measured:
                     measured[-1].append((at, now))
                     if began is not None and now > reached:
-                        costs.append(at - began)
+                        restart_costs.append(at - began)
                         began = None
     except DocumentError:
         return None
     if not (epochs and samples and starts) or len({batch for _, batch in starts}) != 1:
-        return None  # with steps of several sizes, the number of steps does not tell the samples
+        return None  # if the batch size changed, the number of steps does not tell the samples
     speeds: dict[int, list[float]] = {}
     for (processes, batch), points in zip(starts, measured, strict=True):
         if len(points) > 1 and points[-1][0] > points[0][0]:
@@ -60,4 +61,4 @@ def read_pace(folder: Path) -> Pace | None:
             speeds.setdefault(processes, []).append(rate * batch)
     left = max(0, epochs * samples - step * starts[-1][1])
     per_s = {processes: median(rates) for processes, rates in speeds.items()}
-    return Pace(left, per_s, median(costs) if costs else None)
+    return Pace(left, per_s, median(restart_costs) if restart_costs else None)

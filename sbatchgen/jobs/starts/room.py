@@ -35,87 +35,96 @@ class NodeDemand:
 
     job: ResourceRequest
     partition: SlurmPartition
-    memory: int | None  # MiB; None for all memory, 0 if Slurm does not allocate memory
-    several_gpus: bool  # whether the shards of a job may be on several GPUs
-    named: tuple[str, ...]  # the nodes of --nodelist
+    memory: int | None  # MiB; None for all memory of the node, 0 if Slurm does not allocate memory
+    shards_span_gpus: bool  # whether the shards of a job may be on several GPUs
+    named_nodes: tuple[str, ...]  # the nodes of --nodelist
 
 
 def rooms(
     job: ResourceRequest,
     nodes: Sequence[SlurmNode],
-    gpus: Sequence[GpuNode],
+    gpu_nodes: Sequence[GpuNode],
     partitions: Sequence[SlurmPartition],
     settings: Mapping[str, str],
 ) -> list[Availability]:
     """Return the room for a job in each of its partitions, or in the default partition.
 
-    `nodes` and `partitions` are all of the cluster, `gpus` its nodes with GPUs; config.py reads `settings`.
+    `nodes` and `partitions` are all of the cluster, `gpu_nodes` its nodes with GPUs, and `settings` those of
+    slurm.conf.
     """
-    # A profile may omit its default partition from scripts, and call it by another name: `omit`.
+    # A profile may omit the default partition from its scripts (the key `omit`), and give it another name, so
+    # Slurm's default counts for a job without --partition.
     names = job.partitions if "partition" in job else [known.name for known in partitions if known.default]
-    by_name = {gpu_node.node.name: gpu_node for gpu_node in gpus}
+    by_name = {gpu_node.node.name: gpu_node for gpu_node in gpu_nodes}
     parameters = settings.get("SelectTypeParameters", "").upper()
     allocates_memory = "MEMORY" in parameters or "SelectTypeParameters" not in settings
-    several = "MULTIPLE_SHARING_GRES_PJ" in parameters
-    named = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports a malformed list
+    shards_span_gpus = "MULTIPLE_SHARING_GRES_PJ" in parameters
+    named_nodes = tuple(hosts(job.options.get("nodelist", "")))  # SB140 reports a malformed list
     available = []
     for partition in partitions:
         if partition.name not in names:
             continue
         memory = _memory(job, partition, settings) if allocates_memory else 0
-        demand = NodeDemand(job=job, partition=partition, memory=memory, several_gpus=several, named=named)
-        its_nodes = [node for node in nodes if partition.name in node.partitions]
-        available.append(_room(demand, its_nodes, by_name))
+        demand = NodeDemand(
+            job=job,
+            partition=partition,
+            memory=memory,
+            shards_span_gpus=shards_span_gpus,
+            named_nodes=named_nodes,
+        )
+        nodes_there = [node for node in nodes if partition.name in node.partitions]
+        available.append(_room(demand, nodes_there, by_name))
     return available
 
 
 def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
-    """Return the MiB that the job gets on each node, by its options or by Slurm's defaults; None for all."""
+    """Return the MiB that the job gets on each node, by its options or Slurm's defaults; None for all."""
     if job.mem_on_node is not None:
         return job.mem_on_node or None
     if partition.mem_per_gpu and job.gpu_count:
         return partition.mem_per_gpu * job.gpu_count
     per_cpu, per_node = partition.mem_per_cpu, partition.mem_per_node
     if not per_cpu and not per_node:
-        per_cpu, per_node = (limit(settings.get(f"DefMemPer{unit}", "")) for unit in ("CPU", "Node"))
+        per_cpu, per_node = (limit(settings.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
     return per_cpu * job.cpus_on_node if per_cpu else per_node
 
 
-def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpus: Mapping[str, GpuNode]) -> Availability:
-    """Return the room on these nodes of a partition."""
-    job, named = demand.job, demand.named
+def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpu_nodes: Mapping[str, GpuNode]) -> Availability:
+    """Return the room on these nodes of a partition; `gpu_nodes` has nodes with GPUs by their names."""
+    job, named = demand.job, demand.named_nodes
     wanted = max(job.nodes, len(named))
     excluded = {*hosts(job.options.get("exclude", ""))}
-    free: list[str] = []
+    with_room: list[str] = []
     lacking: dict[str, list[str]] = {}
     for node in nodes:
         if node.name in excluded or (len(named) == wanted and node.name not in named):
             continue
-        lack = next(_lacks(demand, node, gpus[node.name].gpus if node.name in gpus else ()), "")
-        (lacking.setdefault(lack, []) if lack else free).append(node.name)
-    if not set(named) <= set(free):  # the job needs all named nodes
-        free = [name for name in free if name in named]
+        gpus = gpu_nodes[node.name].gpus if node.name in gpu_nodes else ()
+        first_lack = next(_lacks(demand, node, gpus), "")
+        (lacking.setdefault(first_lack, []) if first_lack else with_room).append(node.name)
+    if not set(named) <= set(with_room):  # the job needs all named nodes, so others don't help
+        with_room = [name for name in with_room if name in named]
     features = job.options.get("constraint", "")
     not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
     not_seen += ["constraint"] if features and not is_flat(features) else []
     return Availability(
         partition=demand.partition.name,
         wanted=wanted,
-        nodes=tuple(free),
-        lacking={what: tuple(names) for what, names in lacking.items()},
+        nodes=tuple(with_room),
+        lacking={lack: tuple(names) for lack, names in lacking.items()},
         not_seen=tuple(f"--{option}" for option in not_seen),
-        starts=len(free) >= wanted,
+        starts=len(with_room) >= wanted,
     )
 
 
 def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield in words what a node lacks for the job."""
+    """Yield in words what a node with these GPUs lacks for the job."""
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
-    closed = unavailable(node)
-    if closed and not (closed == "reserved" and "reservation" in job):
-        yield closed
+    why_closed = unavailable(node)
+    if why_closed and not (why_closed == "reserved" and "reservation" in job):
+        yield why_closed
     features = job.options.get("constraint", "")
     if features and not matches(features, node.features):
         yield f"not --constraint={features}"
@@ -123,7 +132,8 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
     if whole_nodes and node.cpus_used:
         yield "used by other jobs"
     yield from _lacks_gres(demand, node, gpus)
-    threads = node.threads_per_core or 1  # Slurm allocates whole cores
+    threads = node.threads_per_core or 1
+    # Slurm allocates whole cores, so the CPUs of a task are rounded up to the threads of its cores.
     cpus = -(-job.cpus_on_node // job.tasks_per_node // threads) * threads * job.tasks_per_node
     if node.cpus_usable - node.cpus_used < cpus:
         yield f"fewer than {counted(cpus, 'free CPU')}"
@@ -134,6 +144,7 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
 
 
 def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield in words which GPUs, shards or other generic resources a node lacks for the job."""
     job = demand.job
     for kind, count in job.gpus_on_node:
         if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
@@ -141,12 +152,12 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
     for name, kind, count in job.gres:
         if name == "shard" and count:
             shards = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
-            if (sum(shards) if demand.several_gpus else max(shards, default=0)) < count:
-                where = "" if demand.several_gpus else " on one GPU"
+            if (sum(shards) if demand.shards_span_gpus else max(shards, default=0)) < count:
+                where = "" if demand.shards_span_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu":
             total = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
             used = [gres for gres in node.gres_used if gres.name == name and kind in ("", gres.type)]
             spare = sum(gres.count for gres in total) - sum(gres.count for gres in used)
-            if spare < count and all(gres.consumed for gres in total):  # Slurm counts only consumed ones
+            if spare < count and all(gres.consumed for gres in total):  # Slurm does not count any others
                 yield f"fewer than {count} free {name}"

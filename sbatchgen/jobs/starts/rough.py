@@ -1,8 +1,8 @@
 """Asks `sbatch --test-only` whether Slurm accepts a job, and for a rough bound of its start.
 
 The bound ignores holes: Slurm assumes that running jobs end at their limits and that waiting jobs start
-first, even if the job is short. Meanwhile the controller holds its write lock for up to 2 s, so it is asked
-seldom, and not again after a slow answer.
+first, even if the job is short. The controller holds its write lock for up to 2 s while it computes the
+bound, so it is asked seldom, and not again after a slow answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.queue import new_key, private_script
 from sbatchgen.jobs.slurm.refusal import Answer, OptionSource, Refusal, read_test_answer
 
-TEST_TIMEOUT_S = 60.0
+TEST_TIMEOUT_S = 60.0  # how long to wait for the answer
 
 
 def ask_slurm(

@@ -10,7 +10,8 @@ from sbatchgen.jobs.slurm.fields import count
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.prospect import Prospect, iso
 
-_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}  # by sprio's letters
+# The terms of a priority, by the letters of sprio --format
+_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}
 
 
 def plans_of_waiting_jobs(
@@ -21,7 +22,7 @@ def plans_of_waiting_jobs(
     pending = [other for other in pending if other.name == job.options.job_name]
     terms = _terms(moment, environment) if pending and not moment.is_late else {}
     for waiting in pending:
-        planned = waiting.start if waiting.planned else None
+        planned = waiting.start if waiting.planned_nodes else None
         id_, time_s = waiting.id, None
         if waiting.end and waiting.start:
             time_s = int((waiting.end - waiting.start).total_seconds())
