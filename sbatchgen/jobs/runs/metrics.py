@@ -22,34 +22,39 @@ from sbatchgen.jobs.runs.events import EVENTS, MAX_BYTES, PLACES, as_events, eve
 from sbatchgen.jobs.runs.job_log import PIECE, START, find_logs, newest_logs
 from sbatchgen.jobs.runs.record import Record, records
 
-END = 1 << 18  # bytes at the end of a log that are read for the newest numbers
-LONGEST = 4000  # bytes of a line that are read
-MOST_LINES = 4000  # lines of each kind in a log that become points: a picture has fewer columns
-# "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%", as plain programs, tqdm, Lightning and transformers do.
-_BETWEEN = r"['\"]?[\s:=\[(#'\"]{0,12}"
+END_BYTES = 1 << 18  # bytes at the end of a log that are read for the newest numbers
+MAX_LINE = 4000  # bytes of a line that are read
+MAX_LINES = 4000  # lines of each kind in a log that become points: a picture has fewer columns
+# The next patterns read lines as plain programs, tqdm, Lightning and transformers print them, such as
+# "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%".
+_BETWEEN = r"['\"]?[\s:=\[(#'\"]{0,12}"  # what stands between "epoch" and its number
+# "Epoch 3" or "step: 40": how far the training is
 _PLACE = re.compile(
     rf"(?i)(?<!per )(?<![/_-])\b(?:(epoch){_BETWEEN}(\d{{1,12}})(?:\.\d{{1,20}})?"
     rf"|(step|iter(?:ation)?){_BETWEEN}(\d{{1,12}}))(?!\w|\.\d)"
 )
+# "train_loss=0.5" or "val acc: 97.5%": the words before, the metric, the number, and the percent sign
 _MEASURED = re.compile(
     r"(?i)(?<![a-z_])(?<!--)((?:(?:train(?:ing)?|val(?:id(?:ation)?)?|eval|test|total|avg|average|mean|running|lm)"
     r"[\s_./-]{1,2}){0,2})(loss|acc(?:uracy)?)(?:_step|_epoch)?"
     r"['\"]?[\s:=]{1,4}['\"]?(-?\d{1,12}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)(%)?(?![\w/]|[.,:]\w)"
 )
 _VALIDATION = re.compile(r"(?i)(?<![/-])\b(?:val|valid|validation|eval|evaluation|test|testing)\b(?![/-])")
-_OTHER = re.compile(r"[A-Za-z][\s_.]*$|\w[/-]$")  # "box loss", "best loss", "top-5-accuracy"
-# Words of lines whose numbers are not measured at this step.
+# The end of the text before another metric than the loss or the accuracy: "box loss", "top-5-accuracy"
+_OTHER_METRIC = re.compile(r"[A-Za-z][\s_.]*$|\w[/-]$")
+# Words of lines whose numbers were not measured at the step that the line names.
 _NOT_NOW = re.compile(r"(?i)\b(?:best|early|load(?:ed|ing)?|resum\w*|restor\w*|train_runtime|namespace)\b")
 # "Epoch 3/10" as a line of its own, and Keras' "40/100 [===>..] - 1s - loss: 0.5" below it
 _HEADING = re.compile(r"(?i)\s*epoch:?\s*[\[#]?\s*(\d{1,12})\s*(?:/|of)\s*\d{1,12}\]?[\s:.-]*$")
-_KERAS = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
-# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537": Lightning 2 with rich, which prints more
-# metrics such as "val_loss: 0.761" in lines below, far to the right
-_RICH = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
+_KERAS_BAR = re.compile(r"\s*(\d{1,9})/(\d{1,9})\s.* - \w+: ")
+# "Epoch 2/9 ━━━━ 8/8 0:00:00 • 0:00:00 99.50it/s train_loss: 0.537", a progress bar of Lightning 2 with rich
+_RICH_BAR = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
+# Lines below such a bar, which have more metrics such as "val_loss: 0.761", far to the right
 _FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
-# Without the key `metrics`, a line that counts has one of these; most lines of a log have none.
+# Without the key `metrics`, each line that counts has one of these texts. Most lines of a log have none, and
+# are skipped before the slower patterns are tried.
 _MAY_MEASURE = (b"loss", b"acc", b"epoch", b'{"', b"restart", b" - ")
-_AFTER = ",;:%)]}'\""  # what may follow a number
+_AFTER_NUMBER = ",;:%)]}'\""  # characters that may follow a number
 
 
 class Line(NamedTuple):
@@ -64,19 +69,20 @@ def read_events(
 ) -> Iterator[dict[str, Any]]:
     """Yield the events of a run: from events.jsonl, or from the logs if there is no such file.
 
-    A `pattern` replaces the job's key `metrics`; then only the logs are read. `submissions` describe a job
-    that has no records in the folder. Raises DocumentError if there is no run folder, or no event.
+    A `pattern` replaces the job's key `metrics`; then only the logs are read. `submissions` replace the
+    records in the folder, for a job that has none there. Raises DocumentError if there is no run folder, or
+    no event.
     """
-    printed: list[dict[str, Any]] = []
+    from_logs: list[dict[str, Any]] = []
     if pattern or not os.path.lexists(folder / EVENTS):
-        printed = log_events(folder, submissions, pattern=pattern)
-    if pattern and not printed:
+        from_logs = log_events(folder, submissions, pattern=pattern)
+    if pattern and not from_logs:
         what = f"no line in the log of {folder} matches '{pattern}'"
         raise DocumentError.of(what, at="--metrics", fix="`sbatchgen logs` shows the lines")
-    if submissions and not printed and not folder.is_dir():
+    if submissions and not from_logs and not folder.is_dir():
         what = "its log has no lines with a loss or an accuracy that are understood"
         raise DocumentError.of(what, at=str(folder), fix="--metrics REGEX says where the numbers are")
-    yield from printed or events(folder)
+    yield from from_logs or events(folder)
 
 
 def log_events(
@@ -87,9 +93,13 @@ def log_events(
     from_end: bool = False,
     pattern: str = "",
 ) -> list[dict[str, Any]]:
-    """Return the events in the logs of a run, or of a task, the oldest first; `from_end`: only the newest."""
+    """Return the events in the logs of a run, or of a task of an array, the oldest first.
+
+    With `from_end`, only the ends of the newest logs are read. `read_events` explains `submissions` and
+    `pattern`.
+    """
     submissions = records(folder) if submissions is None else submissions
-    if not submissions and not task and folder.name.isdecimal():
+    if not submissions and not task and folder.name.isdecimal():  # the folder of a task, in the run folder
         submissions, task = records(folder.parent), folder.name
     found_events: list[dict[str, Any]] = []
     for record in reversed(submissions):
@@ -114,7 +124,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 def _last_lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
     """Yield the lines at the end of a log that may count, also those of a progress bar."""
     with contextlib.suppress(OSError):
-        data = files.read_of_run(path, END, from_end=True)
+        data = files.read_of_run(path, END_BYTES, from_end=True)
         for part in _parts(io.BytesIO(data), pattern):
             yield Line(part.decode("utf-8", "replace"), 0)
 
@@ -122,10 +132,10 @@ def _last_lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
 def _sample(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
     """Yield all lines of a log that show a start of its job, and a sample of the other lines that may count.
 
-    The sample has every n-th line of each kind; n doubles when there are more than can be drawn.
+    The sample has every n-th line of each kind. Each time there are more lines than can be drawn, n doubles.
     """
-    sample: dict[str, list[tuple[int, bytes]]] = {}  # by kinds: lines with their numbers
-    intervals, seen = Counter[str](), Counter[str]()  # by kinds: n, and how many lines there were
+    sample: dict[str, list[tuple[int, bytes]]] = {}  # by kind: lines with their numbers
+    intervals, seen = Counter[str](), Counter[str]()  # by kind: n, and how many lines there were
     with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
         for number, part in enumerate(_parts(file, pattern)):
             if not (kind := _kind_of(part, pattern)):
@@ -133,7 +143,7 @@ def _sample(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
             lines, interval = sample.setdefault(kind, []), intervals[kind] or 1
             if seen[kind] % interval == 0:
                 lines.append((number, part))
-            if len(lines) > 2 * MOST_LINES and kind != "start":
+            if len(lines) > 2 * MAX_LINES and kind != "start":
                 del lines[1::2]
                 intervals[kind] = 2 * interval
             seen[kind] += 1
@@ -151,7 +161,7 @@ def _parts(file: IO[bytes], pattern: re.Pattern[str] | None) -> Iterator[bytes]:
         size += len(line)
         text = line.lower()
         if pattern or any(word in text for word in _MAY_MEASURE):
-            yield from (part[:LONGEST] for part in line.rstrip().split(b"\r"))
+            yield from (part[:MAX_LINE] for part in line.rstrip().split(b"\r"))
 
 
 def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
@@ -167,22 +177,25 @@ def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
 
 
 def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the events in lines; if several ranks print the same step, only the first line counts."""
-    seen: set[tuple[str, int]] = set()
-    is_new = False  # whether the job has been started again, and has printed no event since
-    validated: Mapping[str, Any] = {}  # the last validation, which a bar repeats during the next epoch
+    """Yield the events in lines; if several ranks print the same step, only the first line counts.
+
+    A "start" is added before the first event after a restart of the job.
+    """
+    seen: set[tuple[str, int]] = set()  # the kinds and steps of the events since the newest start
+    is_restarted = False  # whether the job has been started again, and has printed no event since
+    validation: Mapping[str, Any] = {}  # the metrics of the last validation
     for line, skipped in lines if pattern else _with_epochs(lines):
         if START.match(line):
-            is_new = bool(seen)
+            is_restarted = bool(seen)
         for event in line_events(line, pattern):
             step = event.get("step")
-            if is_new and step is not None:
+            if is_restarted and step is not None:
                 yield {"event": "start", "step": max(0, step - 1)}
                 seen.clear()
-            is_new = False
+            is_restarted = False
             if step is None and event["event"] == "epoch":
-                before, validated = validated, {name: event[name] for name in event if name not in PLACES}
-                if before == validated:
+                previous, validation = validation, {name: event[name] for name in event if name not in PLACES}
+                if previous == validation:  # a progress bar repeats the validation during the next epoch
                     continue
             if step is None or (event["event"], step) not in seen:
                 yield event | {"skipped": skipped} if step is None and skipped else event
@@ -191,14 +204,15 @@ def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[
 
 
 def _with_epochs(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines; put the epoch before those that follow a heading such as "Epoch 3/10"."""
-    epoch, done, total = "", 0, ""
+    """Yield lines; put the epoch before the lines of metrics below a heading such as "Epoch 3/10"."""
+    epoch = ""
+    done, total = 0, ""  # the steps in the newest bar of Keras, such as 40/100
     for line, skipped in _with_bars_joined(lines):
-        is_below = False
+        is_below = False  # whether the line has metrics of the epoch in the heading
         if heading := _HEADING.match(line):
             epoch, done, total = heading[1], 0, ""
         elif epoch and not _PLACE.search(line):
-            bar = _KERAS.match(line)
+            bar = _KERAS_BAR.match(line)
             is_below = not bar and bool(_MEASURED.match(line.lstrip()))
             if bar and int(bar[1]) >= done and total in ("", bar[2]):  # any other bar shows an evaluation
                 done, total, is_below = int(bar[1]), bar[2], True
@@ -210,11 +224,11 @@ def _with_bars_joined(lines: Iterable[Line]) -> Iterator[Line]:
     bar = Line("", 0)
     for line in lines:
         if bar.text and _FAR_RIGHT.match(line.text):
-            bar = bar._replace(text=f"{bar.text.rstrip()} {line.text.strip()}"[:LONGEST])
+            bar = bar._replace(text=f"{bar.text.rstrip()} {line.text.strip()}"[:MAX_LINE])
             continue
         if bar.text:
             yield bar
-        is_bar = _RICH.match(line.text)
+        is_bar = _RICH_BAR.match(line.text)
         # The comma keeps "it/s loss" from being read as the name of a metric, "s loss".
         bar = Line(line.text.replace("it/s ", "it/s, ", 1) if is_bar else "", line.skipped)
         if not is_bar:
@@ -224,65 +238,71 @@ def _with_bars_joined(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def line_events(line: str, pattern: re.Pattern[str] | None) -> Iterator[dict[str, Any]]:
-    """Yield the events in a line of a log; `pattern` is the job's key `metrics`, or None."""
+    """Yield the events in a line of a log; `pattern` is the compiled key `metrics`, or None."""
     fields: dict[str, Any] = {}
     if pattern and (match := pattern.search(line)):
         numbers = {name: _number(text) for name, text in match.groupdict().items() if text}
-        fields = {"epoch": None, **numbers}  # a line may have neither a step nor an epoch
-    elif (cut := line.find('{"')) >= 0:
+        fields = {"epoch": None, **numbers}  # so the line counts even if it has neither a step nor an epoch
+    elif (start := line.find('{"')) >= 0:
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(line[cut:])
+            value = json.loads(line[start:])
             fields = value if isinstance(value, dict) and "event" not in value else {}
-    elif not pattern and (where := _PLACE.search(line)) and not _NOT_NOW.search(line, 0, where.start()):
-        measured = _common_metrics(line)
-        counted = {"epoch": int(where[2])} if where[1] else {"step": int(where[4])}
-        fields = {**counted, **measured} if measured else {}
-    for place in ("step", "epoch"):
-        if isinstance(value := fields.get(place), float) and math.isfinite(value):
-            fields[place] = math.floor(value)  # epoch 2.7: two are done, as the bundled trainer counts
+    elif not pattern and (place := _PLACE.search(line)) and not _NOT_NOW.search(line, 0, place.start()):
+        metrics = _common_metrics(line)
+        progress = {"epoch": int(place[2])} if place[1] else {"step": int(place[4])}
+        fields = {**progress, **metrics} if metrics else {}
+    for name in ("step", "epoch"):
+        if isinstance(value := fields.get(name), float) and math.isfinite(value):
+            fields[name] = math.floor(value)  # in epoch 2.7, two are done, as the bundled trainer counts
     yield from as_events(fields)
 
 
 def _common_metrics(line: str) -> dict[str, float]:
     """Return the losses and accuracies in a line of common programs, such as "loss 0.5 acc 97.5%".
 
-    Their names begin with "val_" in a validation. A number that may belong to either is ignored.
+    The names of a validation's numbers begin with "val_". A number that may be of a training or of a
+    validation is ignored.
     """
     located = ((match, match.start()) for match in _MEASURED.finditer(line))
-    matches = [match for match, start in located if not _OTHER.search(line, max(0, start - 20), start)]
+    matches = [match for match, start in located if not _OTHER_METRIC.search(line, max(0, start - 20), start)]
     names = ["loss" if match[2].lower() == "loss" else "accuracy" for match in matches]
     metrics: dict[str, float] = {}
-    for match, name, kind in zip(matches, names, _kinds(line, matches, names), strict=True):
-        value = float(match[3])
+    for match, name, prefix in zip(matches, names, _prefixes(line, matches, names), strict=True):
+        value, is_percentage = float(match[3]), bool(match[4])
         if name == "accuracy":
-            value = value / 100 if match[4] or value > 1 else value
-        is_right = 0 <= value <= 1 if name == "accuracy" else not match[4] and math.isfinite(value)
-        if is_right and kind is not None:
-            metrics.setdefault(kind + name, value)
+            value = value / 100 if is_percentage or value > 1 else value
+        is_valid = 0 <= value <= 1 if name == "accuracy" else not is_percentage and math.isfinite(value)
+        if is_valid and prefix is not None:
+            metrics.setdefault(prefix + name, value)
     return metrics
 
 
-def _kinds(line: str, matches: Sequence[re.Match[str]], names: Sequence[str]) -> Iterator[str | None]:
-    """Yield a prefix for each number: "val_" (validation), "" (training), or None if it may be either."""
-    words = [match[1].lower() for match in matches]
+def _prefixes(line: str, matches: Sequence[re.Match[str]], names: Sequence[str]) -> Iterator[str | None]:
+    """Yield a prefix for each number: "val_" (validation), "" (training), or None if it may be either.
+
+    `names` has "loss" or "accuracy" for each match. In "loss 0.5 val_loss 0.6 acc 0.9", nothing tells whether
+    the accuracy is of the training.
+    """
+    words = [match[1].lower() for match in matches]  # the words before each metric, such as "train_" or ""
     kinds = ["val_" if re.search("val|test", word) else "train" * ("train" in word) for word in words]
     if "val_" not in kinds:
         before = line[: matches[0].start()] if matches else ""
-        is_all = "train" not in before.lower() and _VALIDATION.search(before)
-        yield from ("val_" if is_all and not kind else "" for kind in kinds)
+        is_validation = "train" not in before.lower() and _VALIDATION.search(before)
+        yield from ("val_" if is_validation and not kind else "" for kind in kinds)
         return
-    first = kinds.index("val_")
-    for at, (kind, name) in enumerate(zip(kinds, names, strict=True)):
-        if kind or at < first:
+    first_validated = kinds.index("val_")
+    for position, (kind, name) in enumerate(zip(kinds, names, strict=True)):
+        if kind or position < first_validated:
             yield kind.removeprefix("train")
         elif ("val_", name) in zip(kinds, names, strict=True):
             yield ""
         else:
-            yield None if first else "val_"
+            yield None if first_validated else "val_"
 
 
 def _number(text: str) -> float | None:
+    """Return the number in a text such as "1,024," or "97.5%"; None if it has no number."""
     try:
-        return float(text.strip().strip(_AFTER).replace(",", ""))
+        return float(text.strip().strip(_AFTER_NUMBER).replace(",", ""))
     except ValueError:
         return None

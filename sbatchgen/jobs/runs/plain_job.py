@@ -29,15 +29,16 @@ from sbatchgen.jobs.slurm.any_job import JOB_ID, AnyJob
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 DEFAULT_LOG, DEFAULT_LOG_OF_TASK = "slurm-%j.out", "slurm-%A_%a.out"  # sbatch(1), --output
-NOWHERE = "none"  # LOG/none: a path that can't exist, as the run folder of a job without one
-HEAD = 8192  # bytes of a file that tell a log from a script
-MAX_SCRIPT = 4 << 20
-MOST_LOGS = 20  # logs of a folder that are looked at
-_LOG_NAME = re.compile(r"slurm-([1-9][0-9]{0,9}(?:_[0-9]{1,7})?)\.out")
-_RECORD_NAME = re.compile(r"job-([1-9][0-9]{0,18})\.(?:json|slurm)")
-_SCRIPTS = (".sh", ".slurm", ".sbatch", ".bash")
-_NO_LOGS = (".py", ".yaml", ".yml", ".json", ".ipynb", ".toml", ".csv")
-_OUTPUT = re.compile(r"(?:-o|--output)(?:=|$)")
+# A job without a run folder gets the path LOG/none as its run folder: LOG is a file, so nothing can be there.
+NOWHERE = "none"
+HEAD_BYTES = 8192  # bytes at the start of a file that tell a log from a script
+MAX_SCRIPT = 4 << 20  # bytes of a script that are read
+MAX_LOGS = 20  # logs of a folder that are looked at
+_LOG_NAME = re.compile(r"slurm-([1-9][0-9]{0,9}(?:_[0-9]{1,7})?)\.out")  # "slurm-4711_3.out"
+_RECORD_NAME = re.compile(r"job-([1-9][0-9]{0,18})\.(?:json|slurm)")  # "job-4711.json"
+_SCRIPT_SUFFIXES = (".sh", ".slurm", ".sbatch", ".bash")
+_NO_LOG_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".ipynb", ".toml", ".csv")
+_OUTPUT = re.compile(r"(?:-o|--output)(?:=|$)")  # a word of sbatch's command line: "-o", "--output=FILE"
 
 
 @frozen(kw_only=True)
@@ -49,7 +50,7 @@ class PlainJob:
     rows: tuple[SlurmJob, ...] = ()  # the job, or each task of an array; empty if Slurm does not know it
     folder: Path  # the run folder of a colleague's run; else a path that does not exist
     record: Record  # a record like those of submissions, with the fields that are known
-    # The script with the options of its submission; None if it is not known
+    # The script with the limits that Slurm reports; None if it is not known
     script: JobScript | None = None
     line: str = ""  # the command line of its submission, if Slurm keeps it
     owner: str = ""  # the user who owns the job; "" if it is the user's own, or not known
@@ -68,10 +69,10 @@ class PlainJob:
 
 
 def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "") -> PlainJob | None:
-    """Return the job that a word means: its id, its log, its script, or a colleague's run folder.
+    """Return the job that a word names: by its id, its log, its script, or a colleague's run folder.
 
-    Return None for any other word. Raises CommandLineError for a file that is neither a log nor a script,
-    and for an unknown id; DocumentError for a file that can't be read.
+    `task` is a task of an array. Return None for any other word. Raises CommandLineError for a file that is
+    neither a log nor a script, and for an unknown id; DocumentError for a file that can't be read.
     """
     path = Path(os.path.normpath(folder / word_))
     if files.is_too_long(path):
@@ -86,18 +87,18 @@ def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "
 
 
 def logs_in(folder: Path) -> list[Path]:
-    """Return the newest logs with Slurm's own name in a folder, the newest last."""
+    """Return the newest logs in a folder that have Slurm's default name, the newest last."""
     matches = []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
                 if _LOG_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                     matches.append((entry.stat().st_mtime, Path(entry.path)))
-    return [path for _, path in sorted(matches)[-MOST_LOGS:]]
+    return [path for _, path in sorted(matches)[-MAX_LOGS:]]
 
 
 def jobs_of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
-    """Return the jobs of logs with Slurm's own name; Slurm is asked once for all of them."""
+    """Return the jobs of logs that have Slurm's default name; Slurm is asked once for all of them."""
     ids = {path: match[1] for path in paths if (match := _LOG_NAME.fullmatch(path.name))}
     answers: list[AnyJob] = []
     with contextlib.suppress(SlurmError):
@@ -106,27 +107,28 @@ def jobs_of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[
         )
     jobs = []
     for path, id_ in ids.items():
-        its = [job for job in answers if job.row.id == id_ and _is_log_of(job, path)]
-        jobs.append(
-            _known_job(str(path), its, its[0], environment) if its else _forgotten_job(str(path), path, id_)
-        )
+        its_jobs = [job for job in answers if job.row.id == id_ and _is_log_of(job, path)]
+        if its_jobs:
+            jobs.append(_known_job(str(path), its_jobs, its_jobs[0], environment))
+        else:  # Slurm has forgotten the job, or has given its id to another job
+            jobs.append(_forgotten_job(str(path), path, id_))
     return jobs
 
 
 def _find_by_id(word_: str, id_: str, task: str, folder: Path, environment: Mapping[str, str]) -> PlainJob:
     """Return the job with an id, or else the log of this id in `folder`; raise if neither is found."""
-    problem = None
+    no_answer = None
     try:
         its_jobs = any_job.any_jobs([id_], environment)
     except SlurmError as error:  # the log of the job may still be here
-        its_jobs, problem = [], error
+        its_jobs, no_answer = [], error
     if its_jobs:
         return _known_job(word_, its_jobs, _chosen(its_jobs, task, id_), environment)
     name = f"slurm-{id_}_{task}.out" if task else f"slurm-{id_}.out"
     if (folder / name).is_file():
         return _forgotten_job(word_, folder / name, f"{id_}_{task}" if task else id_)
-    if problem:
-        raise problem
+    if no_answer:
+        raise no_answer
     what = f"Slurm knows no job {id_} any more, and this folder has no {name}"
     fix = "name its log; or one of the runs that sbatchgen status --all lists"
     raise CommandLineError.of(what, fix=fix)
@@ -135,7 +137,7 @@ def _find_by_id(word_: str, id_: str, task: str, folder: Path, environment: Mapp
 def _may_have_task(waiting: str, task: str) -> bool:
     """Return whether squeue's row for waiting tasks, such as [0-3,7%2], may have a task.
 
-    squeue cuts off long rows; they may have any task.
+    squeue cuts off a long list of tasks. Such a list is malformed, and may have any task.
     """
     if not waiting.startswith("["):
         return False
@@ -146,46 +148,46 @@ def _may_have_task(waiting: str, task: str) -> bool:
 def _chosen(its_jobs: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
     """Return a job's task; without `task`, return the first that failed, else the last that ran."""
     if task:
-        its = next((job for job in its_jobs if job.row.task == task), None)
-        waits = [job for job in its_jobs if _may_have_task(job.row.task, task)]
-        if its or waits:
-            return its or waits[0]
+        with_task = [job for job in its_jobs if job.row.task == task]
+        waiting = [job for job in its_jobs if _may_have_task(job.row.task, task)]
+        if with_task or waiting:
+            return (with_task or waiting)[0]
         what = f"job {id_} has no task {task}"
         raise CommandLineError.of(what, fix=f"sbatchgen status {id_} shows its tasks")
-    its_jobs = sorted(its_jobs, key=lambda job: _in_order(job.row))
-    bad = (job for job in its_jobs if job.row.state.ended and job.row.state.name != "COMPLETED")
+    its_jobs = sorted(its_jobs, key=lambda job: _id_and_task(job.row))
+    failed = (job for job in its_jobs if job.row.state.ended and job.row.state.name != "COMPLETED")
     ran = [job for job in its_jobs if job.row.node_list or job.row.used_s]
-    return next(bad, (ran or [*its_jobs])[-1])
+    return next(failed, (ran or [*its_jobs])[-1])
 
 
-def _in_order(row: SlurmJob) -> tuple[int, int]:
+def _id_and_task(row: SlurmJob) -> tuple[int, int]:
+    """Return the sort key of a row; waiting tasks, which share a row, come first."""
     return row.job, int(row.task) if row.task.isdecimal() else -1
 
 
 def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
     """Return the job of a log, or the newest job of a script."""
     try:
-        head = files.read_start(path, HEAD)
+        head = files.read_start(path, HEAD_BYTES)
     except OSError as error:
         owner = ""
         with contextlib.suppress(OSError):
             owner = user_name(path.stat().st_uid)
         whose = f"; it belongs to {owner}" if owner and not os.access(path, os.R_OK) else ""
         raise DocumentError.of(f"can't read {path}: {error.strerror or error}{whose}") from error
-    if head.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in head or path.suffix in _SCRIPTS:
+    if head.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in head or path.suffix in _SCRIPT_SUFFIXES:
         return _find_by_script(word_, path, environment, task)
-    if b"\0" in head or path.suffix in _NO_LOGS:
+    if b"\0" in head or path.suffix in _NO_LOG_SUFFIXES:
         kind = "is not text" if b"\0" in head else "is not a log"
         fix = "name the log of a job, its script, or its id"
         raise CommandLineError.of(f"{word_} {kind}", fix=fix)
     match = _LOG_NAME.fullmatch(path.name)
-    candidates: list[AnyJob] = []
     with contextlib.suppress(SlurmError):
-        candidates = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
-        its = [job for job in candidates if _is_log_of(job, path)]
-        its = its or [job for job in any_job.my_jobs(environment) if _is_log_of(job, path)]
-        if its:
-            return _known_job(word_, its, its[-1], environment)
+        with_its_id = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
+        its_jobs = [job for job in with_its_id if _is_log_of(job, path)]
+        its_jobs = its_jobs or [job for job in any_job.my_jobs(environment) if _is_log_of(job, path)]
+        if its_jobs:
+            return _known_job(word_, its_jobs, its_jobs[-1], environment)
     return _forgotten_job(word_, path, match[1] if match else "")
 
 
@@ -202,18 +204,18 @@ def _is_same_file(path: Path, other: Path) -> bool:
 
 def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
     """Return the newest job of a script, or its newest log; raise CommandLineError if neither is found."""
-    its = [job for job in any_job.my_jobs(environment) if _runs_script(job, path)]
-    if its:
-        newest = max(job.row.job for job in its)
-        same = [job for job in its if job.row.job == newest]
-        return _known_job(word_, same, _chosen(same, task, str(newest)), environment)
+    of_script = [job for job in any_job.my_jobs(environment) if _runs_script(job, path)]
+    if of_script:
+        newest = max(job.row.job for job in of_script)
+        its_jobs = [job for job in of_script if job.row.job == newest]
+        return _known_job(word_, its_jobs, _chosen(its_jobs, task, str(newest)), environment)
     output = _options(path).get("output", "")
-    pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
+    pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))  # "logs/%x-%j.out"
     # Path.glob takes no absolute pattern
-    named = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
-    matches = [log for log in (path.parent / name for name in named) if log.is_file()]
-    if matches:
-        newest_log = max(matches, key=lambda log: log.stat().st_mtime)
+    names = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
+    logs = [log for log in (path.parent / name for name in names) if log.is_file()]
+    if logs:
+        newest_log = max(logs, key=lambda log: log.stat().st_mtime)
         return _forgotten_job(str(newest_log), newest_log, "")
     what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
     fix = "name the id of the job, or its log"
@@ -221,8 +223,8 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
 
 
 def _runs_script(job: AnyJob, path: Path) -> bool:
-    command = _script_path(job)
-    return bool(command) and _is_same_file(Path(job.folder, command), path)
+    script = _script_path(job)
+    return bool(script) and _is_same_file(Path(job.folder, script), path)
 
 
 def _script_path(job: AnyJob) -> str:
@@ -252,7 +254,7 @@ def _options(script: Path) -> dict[str, str]:
 def _known_job(
     word_: str, its_jobs: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]
 ) -> PlainJob:
-    """Return a job that Slurm knows; `its_jobs` has the rows of the job, and `job` is the chosen one."""
+    """Return a job that Slurm knows; `its_jobs` has the job or its tasks, and `job` is the chosen one."""
     script = _script_path(job)
     path = Path(job.folder, script) if script else None
     log = job.log or _expected_log(job, path)
@@ -272,7 +274,7 @@ def _known_job(
     return PlainJob(
         word=word_,
         id=job.row.id,
-        rows=tuple(sorted((other.row for other in its_jobs), key=_in_order)),
+        rows=tuple(sorted((other.row for other in its_jobs), key=_id_and_task)),
         folder=Path(log.replace("%%", "%") or "/", NOWHERE),
         record=record,
         script=_script(job, path, environment, is_mine=not owner),
@@ -316,7 +318,10 @@ def _expected_log(job: AnyJob, script: Path | None) -> str:
 def _script(
     job: AnyJob, path: Path | None, environment: Mapping[str, str], *, is_mine: bool
 ) -> JobScript | None:
-    """Return the script that a job runs, with the limits that Slurm reports; None if it can't be read."""
+    """Return the script that a job runs, with the limits that Slurm reports; None if it can't be read.
+
+    Slurm shows scripts only to their owners. If it shows none, the script is read from its file at `path`.
+    """
     text = any_job.script_of(job.row.id.partition("_")[0], environment) if is_mine else ""
     if not text and path:
         with contextlib.suppress(OSError):
@@ -344,8 +349,8 @@ def _forgotten_job(word_: str, path: Path, id_: str) -> PlainJob:
 def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> PlainJob | None:
     """Return the newest job of a colleague's run folder; None for any other folder.
 
-    Only their owner can read records and scripts. Others see the ids of jobs in the names of files, the log,
-    and the files that the training writes.
+    Only the colleague can read the records and scripts there. Others see the ids of jobs in the names of
+    files, the log, and the files that the training writes.
     """
     try:
         names, owner = [path.name for path in folder.iterdir()], folder.stat().st_uid
@@ -354,16 +359,16 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
     ids = sorted({match[1] for name in names if (match := _RECORD_NAME.fullmatch(name))}, key=int)
     if not ids or owner == os.geteuid():
         return None
-    whose = user_name(owner)
+    colleague = user_name(owner)
     logs = [folder / name for name in names if name.endswith((".out", ".log"))]
     logs = sorted((path for path in logs if path.is_file()), key=lambda path: path.stat().st_mtime)
-    made = None
+    newest_id, job = ids[-1], None
     with contextlib.suppress(SlurmError):
-        its_jobs = any_job.any_jobs(ids[-1:], environment)
-        mine = [job for job in its_jobs if job.user == whose]
-        made = _known_job(word_, mine, _chosen(mine, "", ids[-1]), environment) if mine else None
-    made = made or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{ids[-1]}.out", ids[-1])
-    return replace(made, folder=folder, owner=whose, record=replace(made.record, run=word_))
+        with_its_id = any_job.any_jobs([newest_id], environment)
+        its_jobs = [known for known in with_its_id if known.user == colleague]
+        job = _known_job(word_, its_jobs, _chosen(its_jobs, "", newest_id), environment) if its_jobs else None
+    job = job or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{newest_id}.out", newest_id)
+    return replace(job, folder=folder, owner=colleague, record=replace(job.record, run=word_))
 
 
 def command_to_submit_again(job: PlainJob, options: Sequence[str], folder: Path) -> str:
@@ -374,9 +379,8 @@ def command_to_submit_again(job: PlainJob, options: Sequence[str], folder: Path)
         return ""
     script = os.path.relpath(path, folder)
     script = path if script.startswith("../") else script
-    folder_of_job = job.record.folder
-    at = next(
-        (at for at, name in enumerate(words) if _is_same_file(Path(folder_of_job, name), Path(path))), 0
-    )
+    submit_folder = Path(job.record.folder)
+    # The position of the script in the command line of the submission; 0 if it is not known
+    at = next((at for at, name in enumerate(words) if _is_same_file(submit_folder / name, Path(path))), 0)
     parts = ["sbatch", *words[1:at], *options, script, *(words[at + 1 :] if at else ())]
     return " ".join(map(word, parts))

@@ -17,12 +17,13 @@ from sbatchgen.jobs.slurm.accounting import accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 from sbatchgen.jobs.slurm.state import State, reason, state
 
-SUBMITS_S = 900.0  # a submission that takes longer was killed
-# slurmctld saves a job some seconds after it has accepted the job.
+MAX_SUBMIT_S = 900.0  # a submission that takes longer was killed
+# slurmctld saves a job some seconds after it has accepted the job. If it is killed before, the job is lost.
 _FORGOTTEN = "Slurm has lost it, and given its id to another job: its controller was killed"
 _BY_LOG = "as its log says, for Slurm has forgotten the job"
-# The last state of a job by slurmstepd's words in its log. Source: src/slurmd/slurmstepd/req.c of Slurm 22.05
-_STATES_BY_WORDS = {
+# The last state of a job, by the words after "DUE TO" in slurmstepd's last message in its log. Source:
+# src/slurmd/slurmstepd/req.c of Slurm 22.05
+_STATES_BY_REASON = {
     "": "CANCELLED",
     "TIME LIMIT": "TIMEOUT",
     "NODE FAILURE": "NODE_FAIL",
@@ -36,21 +37,22 @@ SAVED = "stopped and saved, with more to do"  # for exit status 75
 
 
 def time_before(jobs: Iterable[RunJob]) -> datetime:
-    """Return a time before all of these jobs were submitted, on any clock of the cluster; for sacct."""
+    """Return a time, for sacct, before the submission of these jobs by any clock of the cluster."""
     return datetime.fromtimestamp(min(job.submitted for job in jobs) - stall.CLOCKS_S, timezone.utc)
 
 
 def is_local(job: RunJob) -> bool:
-    """Return whether a job runs without Slurm: then its id is the time of its start."""
+    """Return whether a job runs without Slurm; the id of such a job is the time of its start."""
     return bool(job.id) and not job.id.isdecimal()
 
 
 def current_jobs(
     live: Sequence[RunJob], folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> tuple[dict[str, RunJob], dict[str, list[SlurmJob]], list[Problem]]:
-    """Return the current jobs and their rows of squeue, both by the jobs' keys, and what went wrong.
+    """Return the jobs with their current states and their rows of squeue, both by key, and what went wrong.
 
-    `live` has jobs that may not have ended, and `folders` the folders of their runs, by the runs' names.
+    `live` has jobs that had not ended when they were last seen. `folders` has the run folders by the runs'
+    names. A job that is still being submitted is left out.
     """
     seen = [_local_job(job, folders[job.run]) for job in live if is_local(job)]
     rows: dict[str, list[SlurmJob]] = {}
@@ -73,7 +75,7 @@ def _on_cluster(
     jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> Iterator[tuple[RunJob, list[SlurmJob]]]:
     """Yield each job of a cluster with its state and squeue's rows; leave out a job still being submitted."""
-    by_key: dict[str, list[SlurmJob]] = {}
+    by_key: dict[str, list[SlurmJob]] = {}  # squeue's rows, by the keys of the jobs
     ids = set()
     for row in queue(environment, cluster=cluster):
         by_key.setdefault(key_of(row.command), []).append(row)
@@ -82,14 +84,16 @@ def _on_cluster(
     for job in jobs:
         if rows := by_key.get(job.key):
             yield job_from_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
-        elif job.id in ids:
+        elif job.id in ids:  # the row of this id has another key
             yield job._replace(state=LOST, ended=True, says=_FORGOTTEN), []
         elif job.id:
             unknown.append(job)
-        elif job.state == LOST or time.time() - job.submitted > SUBMITS_S:
-            says = "sbatch's answer was lost, and there is no such job in the queue"
-            ended = job.state == LOST and time.time() - job.submitted > SUBMITS_S
-            yield job._replace(state=LOST, ended=ended, says=says), []
+        else:
+            takes_too_long = time.time() - job.submitted > MAX_SUBMIT_S
+            if job.state == LOST or takes_too_long:
+                says = "sbatch's answer was lost, and there is no such job in the queue"
+                ended = job.state == LOST and takes_too_long
+                yield job._replace(state=LOST, ended=ended, says=says), []
     if unknown:
         yield from ((job, []) for job in _from_accounting(unknown, cluster, folders, environment))
 
@@ -97,7 +101,7 @@ def _on_cluster(
 def _from_accounting(
     unknown: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> Iterator[RunJob]:
-    """Yield the last states of jobs that squeue no longer knows."""
+    """Yield jobs that squeue no longer knows, with their last states by Slurm's database or their logs."""
     keys = {job.id: job.key for job in unknown}
     by_id: dict[str, list[SlurmJob]] = {}
     by_sacct = accounting(keys, time_before(unknown), environment, cluster=cluster) or []
@@ -110,25 +114,25 @@ def _from_accounting(
             yield job_from_rows(job, rows, folders[job.run])
         else:
             submission = record.read_record(folders[job.run], job.id)
-            began = not submission or any(path.exists() for path in newest_logs(submission))
-            how = _state_in_log(submission) if submission and began else ""
-            says = (_BY_LOG if how else "no longer in the queue") if began else _NEVER_BEGAN
-            yield job._replace(state=how, ended=True, says=says)
+            may_have_begun = not submission or any(path.exists() for path in newest_logs(submission))
+            last_state = _state_in_log(submission) if submission and may_have_begun else ""
+            says = (_BY_LOG if last_state else "no longer in the queue") if may_have_begun else _NEVER_BEGAN
+            yield job._replace(state=last_state, ended=True, says=says)
 
 
 def _state_in_log(submission: record.Record) -> str:
     """Return a job's last state by Slurm's message in its log; "" without this message, and for an array."""
-    said = re.compile(
+    message = re.compile(
         rf"slurmstepd\S*: error: \*\*\* JOB {submission.job} ON \S+ CANCELLED AT \S+ (?:DUE TO ([A-Z ]+)|\*)"
     )
     for path in () if submission.array else newest_logs(submission):
         for _, line in reversed(last_start(path, AT_END)):
-            if match := said.match(line):
-                return _STATES_BY_WORDS.get((match[1] or "").strip(), "")
+            if match := message.match(line):
+                return _STATES_BY_REASON.get((match[1] or "").strip(), "")
     return ""
 
 
-def _hides_errors(job: RunJob, folder: Path) -> bool:
+def _has_crash_in_log(job: RunJob, folder: Path) -> bool:
     """Return whether the log of a job shows that a program crashed."""
     submission = record.read_record(folder, job.id)
     logs = newest_logs(submission) if submission else ()
@@ -141,10 +145,10 @@ def job_from_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob
         (row,) = rows
         says = ""
         if row.state.name == "PENDING":
-            says = _waits(row)
+            says = _why_waiting(row)
         elif _never_started(row):
             says = NEVER_STARTED
-        elif row.state.name == "COMPLETED" and _hides_errors(job, folder):
+        elif row.state.name == "COMPLETED" and _has_crash_in_log(job, folder):
             says = ERRORS
         elif row.state.name == "FAILED" and (row.exit_code or row.signal):
             says = f"signal {row.signal}" if row.signal else _exit_status(row.exit_code)
@@ -154,17 +158,18 @@ def job_from_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob
         waiting = indices(row.task) if row.task.startswith("[") else None
         counts[row.state] += sum(map(len, waiting)) if waiting else 1
     live = [state for state in counts if not state.ended]
-    likely = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
-    first = next((state for state in live if state.name == "RUNNING"), likely[0])
+    # The state of the array: "RUNNING" if a task runs, else that of a waiting or of a failed task
+    by_precedence = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
+    of_array = next((state for state in live if state.name == "RUNNING"), by_precedence[0])
     submission = None if live else record.read_record(folder, job.id)
-    if submission and submission.one_training:
+    if submission and submission.one_training:  # its last task tells how the training ended
         ran = [row for row in rows if not _never_started(row)]
-        first = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
+        of_array = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
-    return job._replace(state=first.name, ended=not live, says=says)
+    return job._replace(state=of_array.name, ended=not live, says=says)
 
 
-def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
+def _why_waiting(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
     """Return why a job waits; for a dependency, also its unfulfilled conditions and the runs of their jobs.
 
     `runs` has the names of runs by the ids of their jobs.
@@ -172,23 +177,25 @@ def _waits(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
     says = reason(row.reason, row.id).means
     if row.reason != "Dependency":
         return says
-    left = re.findall(r"(\w+):([\d_*]+)\S*?\(unfulfilled\)", row.dependency)
-    of_runs = ((how, job, (runs or {}).get(job.partition("_")[0])) for how, job in left)
-    others = ", ".join(f"{how} {job}" + (f" of run {run}" if run else "") for how, job, run in of_runs)
+    # The conditions are joined, as in "afterok:4711(unfulfilled),afterany:4712(fulfilled)".
+    unfulfilled = re.findall(r"(\w+):([\d_*]+)\S*?\(unfulfilled\)", row.dependency)
+    conditions = ((type_, job, (runs or {}).get(job.partition("_")[0])) for type_, job in unfulfilled)
+    others = ", ".join(f"{type_} {job}" + (f" of run {run}" if run else "") for type_, job, run in conditions)
     return f"{says}: {others}" if others else says
 
 
-def after_runs(
+def dependent_jobs(
     seen: Mapping[str, RunJob], rows: Mapping[str, Sequence[SlurmJob]], index: Index
 ) -> dict[str, RunJob]:
     """Return the jobs that wait for other jobs, by their keys; their `says` names the runs of the others."""
-    waits = {key: several[0] for key, several in rows.items() if len(several) == 1 and several[0].dependency}
-    waits = {key: row for key, row in waits.items() if row.state.name == "PENDING"}
-    runs = {job.id: job.run for job in index.jobs()} if waits else {}
-    return {key: seen[key]._replace(says=_waits(row, runs)) for key, row in waits.items()}
+    single = {key: its_rows[0] for key, its_rows in rows.items() if len(its_rows) == 1}
+    dependent = {key: row for key, row in single.items() if row.dependency and row.state.name == "PENDING"}
+    runs = {job.id: job.run for job in index.jobs()} if dependent else {}
+    return {key: seen[key]._replace(says=_why_waiting(row, runs)) for key, row in dependent.items()}
 
 
 def _exit_status(status: int) -> str:
+    """Return an exit status in words; 75 is that of a training which was stopped with more to do."""
     return SAVED if status == 75 else f"exit status {status}"
 
 

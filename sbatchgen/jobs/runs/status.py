@@ -24,8 +24,8 @@ from sbatchgen.jobs.runs.seen_jobs import (
     ERRORS,
     NEVER_STARTED,
     SAVED,
-    after_runs,
     current_jobs,
+    dependent_jobs,
     is_local,
     job_from_rows,
     time_before,
@@ -36,7 +36,7 @@ from sbatchgen.jobs.slurm.state import reason
 
 FORGOTTEN = "Slurm does not know it any more, so only its log was read"
 _CAUSES_OF_REQUEUE = ("node-failure", "preempted", "requeued")  # after these Slurm starts a job again
-# The state of a job, and more about it, for a point of a sweep that has ended
+# For each state of a point that has ended, the state of a job, and more about it
 _ENDS = {points.DONE: ("COMPLETED", ""), points.FAILED: ("FAILED", ""), points.STOPPED: ("FAILED", SAVED)}
 
 
@@ -46,7 +46,7 @@ class RunState:
 
     run: Run
     jobs: Sequence[RunJob]  # the oldest first
-    # squeue's rows of the last job, several for an array; empty if squeue does not know it
+    # squeue's rows of the last job, several for an array; empty if squeue does not know the job
     now: Sequence[SlurmJob] = ()
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
     quiet: str = ""  # which rank hangs, or "no output for 5 min; usual: 4 s"; "" if it does not stand still
@@ -61,8 +61,9 @@ class RunState:
     @property
     def folder(self) -> str:
         """Its run folder, or the working folder of a job that has none."""
-        is_nowhere = self.plain and self.run.folder.name == NOWHERE
-        return self.plain.record.folder if self.plain and is_nowhere else str(self.run.folder / self.point)
+        if self.plain and self.run.folder.name == NOWHERE:
+            return self.plain.record.folder
+        return str(self.run.folder / self.point)
 
     @property
     def last(self) -> RunJob | None:
@@ -88,28 +89,29 @@ def run_states(
     """Return the states of runs, and why they may be out of date; the index keeps the states of jobs.
 
     squeue is asked once for all runs, and not at all if all jobs have ended. If there is only one run and it
-    is a sweep, `point` limits the state to this point. `job_ids` has the id of the wanted job for each run.
+    is a sweep, `point` limits the state to this point. `job_ids` has for each run the id of the job that the
+    state is about, or "" for the newest job.
     """
     jobs = _jobs_of(index, runs)
-    live = [job for several in jobs.values() for job in several if not job.ended]
+    live = [job for its_jobs in jobs.values() for job in its_jobs if not job.ended]
     seen, rows, problems = current_jobs(live, {run.name: run.folder for run in runs}, environment)
-    seen |= after_runs(seen, rows, index)
+    seen |= dependent_jobs(seen, rows, index)
     with contextlib.suppress(DocumentError):  # on a full disk the states are seen again the next time
         index.update_states(seen.values())
-    jobs = {name: [seen.get(job.key, job) for job in several] for name, several in jobs.items()}
-    sweep, unread = _sweep_of(runs)
-    problems += unread
+    jobs = {name: [seen.get(job.key, job) for job in its_jobs] for name, its_jobs in jobs.items()}
+    sweep, sweep_problems = _sweep_of(runs)
+    problems += sweep_problems
     if sweep:
-        queued = [row for several in rows.values() for row in several]
-        submitted = record.records(runs[0].folder)
-        points_now = points.sweep_state(sweep, runs[0].folder, submitted, queued, point)
-        state = _state_of(runs[0], jobs[runs[0].name], rows, None)
-        return [replace(state, restarted=_previous_end(state, environment), sweep=points_now)], problems
+        (run,) = runs
+        all_rows = [row for its_rows in rows.values() for row in its_rows]
+        sweep_now = points.sweep_state(sweep, run.folder, record.records(run.folder), all_rows, point)
+        state = _state_of(run, jobs[run.name], rows, None)
+        return [replace(state, restarted=_previous_end(state, environment), sweep=sweep_now)], problems
     states = _states_of_runs(index, runs, jobs, rows)
     states = [_state_of_job(state, job, rows) for state, job in zip_longest(states, job_ids[: len(states)])]
     if len(states) == 1:
-        waits = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
-        comparison = shown_starts.comparison(environment, "plan") if waits else ""
+        has_plan = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
+        comparison = shown_starts.comparison(environment, "plan") if has_plan else ""
         states = [replace(states[0], restarted=_previous_end(states[0], environment), shown=comparison)]
     return states, problems
 
@@ -131,19 +133,19 @@ def _states_of_runs(
 ) -> list[RunState]:
     """Return the states of runs; for several runs, keep the progress of those that have ended."""
     states = []
-    ended = KeptProgress(index.file) if len(runs) > 1 else None
+    kept = KeptProgress(index.file) if len(runs) > 1 else None
     for run in runs:
         its_jobs = jobs[run.name]
-        is_known, progress = ended.progress(run, its_jobs) if ended else (False, None)
-        if is_known:
+        is_kept, progress = kept.progress(run, its_jobs) if kept else (False, None)
+        if is_kept:
             states.append(RunState(run=run, jobs=its_jobs, progress=progress))
             continue
         state = _state_of(run, its_jobs, rows, read_progress(run.folder))
         states.append(state)
-        if ended and not state.programs:
-            ended.keep(run, its_jobs, state.progress)
-    if ended:
-        ended.save()
+        if kept and not state.programs:
+            kept.keep(run, its_jobs, state.progress)
+    if kept:
+        kept.save()
     return states
 
 
@@ -161,7 +163,7 @@ def _state_of(
 
 
 def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
-    """Return the sweep if there is a single run and it is one, and why the sweep can't be read."""
+    """Return the sweep if there is only one run and it is a sweep, and why its points can't be read."""
     try:
         return (points.read_sweep(runs[0].folder) if len(runs) == 1 else None), ()
     except SbatchgenError as error:
@@ -173,10 +175,10 @@ def _state_of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[
     chosen = [candidate for candidate in state.jobs if candidate.id == job]
     if not job or not chosen or (state.last and state.last.id == job):
         return state
-    its = record.read_record(state.run.folder, job)
-    # status.json and events.jsonl describe the newest start, not the older job
-    is_newer = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
-    progress = read_progress(state.run.folder, [its]) if its and not is_newer else None
+    submitted = record.read_record(state.run.folder, job)
+    # If there are such files, they describe the newest start, not the older job, whose log is not read then.
+    has_newest = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
+    progress = read_progress(state.run.folder, [submitted]) if submitted and not has_newest else None
     now = rows.get(chosen[0].key, ())
     state = replace(state, jobs=chosen, now=now, progress=progress, programs=(), quiet="", job=job)
     return replace(state, quiet=_stall(state))
@@ -185,16 +187,16 @@ def _state_of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[
 def plain_state(job: PlainJob) -> RunState:
     """Return the state of a job that the user did not submit with sbatchgen, as if it were a run."""
     facts, name = job.record, job.word
-    its = RunJob("", name, facts.job, "", facts.submitted, ended=True, says=FORGOTTEN, seen=time.time())
+    run_job = RunJob("", name, facts.job, "", facts.submitted, ended=True, says=FORGOTTEN, seen=time.time())
     if job.rows:
         chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
-        its = job_from_rows(its._replace(says=""), [row for row in chosen if row], job.folder)
-    if its.state == "COMPLETED" and any(crash_line(last_start(path, AT_END)) for path in newest_logs(facts)):
-        its = its._replace(says=ERRORS)
+        run_job = job_from_rows(run_job._replace(says=""), [row for row in chosen if row], job.folder)
+    if run_job.state == "COMPLETED" and any(crash_line(last_start(path, AT_END)) for path in newest_logs(facts)):
+        run_job = run_job._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
     run = Run(name=name, path=str(job.folder), shared=True, created=facts.submitted)
     progress = read_progress(job.folder, [facts])
-    state = RunState(run=run, jobs=[its], now=live[:1], progress=progress, plain=job)
+    state = RunState(run=run, jobs=[run_job], now=live[:1], progress=progress, plain=job)
     return replace(state, quiet=_stall(state))
 
 
@@ -227,23 +229,25 @@ def point_state(state: RunState, point: str) -> RunState:
     elif jobs:
         end, says = _ENDS[chosen.state]
         jobs[-1] = jobs[-1]._replace(state=end, says=says or chosen.says)
-    run, now = state.run._replace(name=f"{name}/{point}"), [chosen.row] if chosen.row else []
+    run = state.run._replace(name=f"{name}/{point}")
+    now = [chosen.row] if chosen.row else []
     return RunState(run=run, jobs=jobs, now=now, progress=chosen.progress, point=point)
 
 
 def _stall(state: RunState) -> str:
     """Return which rank of a run hangs, or how long the run has stood still; "" if it has several tasks."""
-    job, now = state.last, state.now
-    rows = [row for row in now if row.state.name == "RUNNING"]
-    its = submission(state, job.id) if job and not job.ended else None
-    if its is None or not job or job.state != "RUNNING" or len(now) > 1 or (rows and rows[0].task):
+    job, rows = state.last, state.now
+    running = [row for row in rows if row.state.name == "RUNNING"]
+    submitted = submission(state, job.id) if job and not job.ended else None
+    has_tasks = len(rows) > 1 or (running and running[0].task)
+    if submitted is None or not job or job.state != "RUNNING" or has_tasks:
         return ""
-    clock = time.time()
-    started = clock - rows[0].used_s if rows else job.submitted
+    now = time.time()
+    started = now - running[0].used_s if running else job.submitted
     if says := stall.hang(state.run.folder, started):
         return says
-    quiet = stall.stalled_for(its, state.run.folder, started, clock)
-    return quiet.says if quiet else ""
+    stalled = stall.stalled_for(submitted, state.run.folder, started, now)
+    return stalled.says if stalled else ""
 
 
 def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
@@ -251,25 +255,28 @@ def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
 
     Return "" if the job has started only once, or is an array.
     """
-    job, restarts = state.last, state.now[0].restarts if state.now else 0
+    job = state.last
+    restarts = state.now[0].restarts if state.now else 0
     submission = record.read_record(state.run.folder, job.id) if job and not is_local(job) else None
     if not job or not submission or submission.array:
         return ""
     logs = [last_starts(path, AT_END) for path in newest_logs(submission)]
     # A job that waits, or was cancelled while it waited, has not begun its newest start.
-    waits = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
-    newest = _last_outside_cause(line for _, last in logs for line in last) if waits else None
-    earlier = [line for before, _ in logs for line in before]
-    if not newest or newest.cause not in _CAUSES_OF_REQUEUE:
-        newest = _last_outside_cause(earlier)
-    ended = newest.means if newest else ""
-    if not (ended or earlier or restarts):
+    # So the last start in its log is the one whose end is asked for.
+    is_waiting_again = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
+    cause = _last_outside_cause(line for _, last in logs for line in last) if is_waiting_again else None
+    earlier_lines = [line for before, _ in logs for line in before]
+    if not cause or cause.cause not in _CAUSES_OF_REQUEUE:
+        cause = _last_outside_cause(earlier_lines)
+    how = cause.means if cause else ""
+    if not (how or earlier_lines or restarts):
         return ""
     with contextlib.suppress(SlurmError):
         by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster) or []
         ends = [row.before for row in by_sacct if row.before]
-        ended = next((end for end in ends if not (ended and end.startswith(REQUEUED))), ended)
-    return ended
+        # Slurm's "requeued" says less than a cause in the log.
+        how = next((end for end in ends if not (how and end.startswith(REQUEUED))), how)
+    return how
 
 
 def _last_outside_cause(lines: Iterable[tuple[int, str]]) -> Failure | None:
@@ -280,11 +287,11 @@ def _last_outside_cause(lines: Iterable[tuple[int, str]]) -> Failure | None:
 
 def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
     """Yield a problem for each run that will not start until the user or somebody else acts."""
-    for run_state in states:
-        name, last = run_state.run.name, run_state.last
+    for state in states:
+        name, last = state.run.name, state.last
         if last and last.state == LOST and last.says:
             yield Problem(f"{name}: {last.says}", fix=f"sbatchgen resume {name}")
-        for row in run_state.now[:1]:
+        for row in state.now[:1]:
             why = reason(row.reason, row.id)
             if row.state.name == "PENDING" and why.kind in ("never", "person"):
                 yield Problem(f"{name}: {why.means}", f"job {row.id}, {why.name}", why.fix)

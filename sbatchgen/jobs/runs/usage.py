@@ -23,10 +23,10 @@ from sbatchgen.jobs.runs.status import RunState, submission
 from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
 
-MOST_JOBS = 5000  # jobs in one call of sacct: their ids are one argument, of at most 128 KiB
-MAX_AMOUNT = 1 << 60  # the largest value of an event; a larger value is damage
-_NOT_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # a job in these states may have used no time
-# Events of a training in progress; other events may come before its start.
+MAX_JOBS = 5000  # jobs in one call of sacct: their ids are one argument, of at most 128 KiB
+MAX_AMOUNT = 1 << 60  # the largest value in an event; an event with a larger value is damaged
+_MAY_NOT_HAVE_STARTED = (SUBMITTING, LOST, "PENDING", "CANCELLED")  # states of jobs
+# Events of a training in progress. The other events may come before its start.
 _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 
 
@@ -34,9 +34,10 @@ _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 class RunUsage:
     """The resources that the jobs of a run had and used."""
 
-    # Each start of each job, the oldest first; at least one, even if its time is not known
+    # Each known start of each job, the oldest first. If none is known, a start of unknown length with the
+    # resources that the newest job asked for
     starts: Sequence[JobUsage]
-    count: int  # how many starts there were; may be more than `starts` has
+    count: int  # how many starts there were, as logs or squeue show; `starts` may have fewer
     trained: Sequence[Mapping[str, float]]  # the newest event "resources" of each start of the training
     request: ResourceRequest | None  # the request in the newest job's script; None without the script
     source: str  # where the starts come from: "sacct", or "script" for the script and the run folder
@@ -53,59 +54,61 @@ class TrainingStart:
     used: dict[str, float] = field(default_factory=dict)  # its newest event "resources"
 
 
-Accounted = Mapping[
-    tuple[str, str], Sequence[JobUsage]
-]  # sacct's answers, by the cluster and the id of a job
+# The starts that sacct knows, by the cluster and the id of the job
+Accounted = Mapping[tuple[str, str], Sequence[JobUsage]]
 
 
 def run_usage(state: RunState, environment: Mapping[str, str], by_sacct: Accounted | None = None) -> RunUsage:
     """Return what the jobs of a run had and used; sacct is asked, unless `by_sacct` has its answers."""
-    trained, problems = _trained(state)
+    training_starts, problems = _training_starts(state)
     if by_sacct is None:
-        by_sacct, unread = accounted([state], environment)
-        problems += unread
+        by_sacct, sacct_problems = accounted([state], environment)
+        problems += sacct_problems
     by_job = _answers_for_run(state, by_sacct)
     starts: list[JobUsage] = []
     count = 0
-    request, had = None, JobUsage()
-    for job, after in zip(state.jobs, [*state.jobs[1:], None], strict=False):
+    request, requested = None, JobUsage()
+    for job, next_job in zip(state.jobs, [*state.jobs[1:], None], strict=False):
         script = None if is_local(job) else submitted_scripts.parsed_script(state.run.folder, job.id)
         script = state.plain.script if state.plain else script
         request = script.resources if script else None
-        had, count_before = _requested(request), len(starts)
-        begun = _begun(state, job)
-        if rows := by_job.get((job.cluster, job.id)):  # Slurm may not count GPUs: the script's number then
-            starts += [row if row.gpus is not None else replace(row, gpus=had.gpus) for row in rows]
-        elif times := _times(state, job, after, trained, begun):
-            starts += [replace(had, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
-        elif not by_job and (begun or job.state not in _NOT_STARTED):
-            starts.append(replace(had, job=job.id))
-        count += max(len(starts) - count_before, begun)
+        requested, known_before = _requested(request), len(starts)
+        start_count = _start_count(state, job)
+        if rows := by_job.get((job.cluster, job.id)):
+            # Slurm may not count GPUs; then the number in the script counts.
+            starts += [row if row.gpus is not None else replace(row, gpus=requested.gpus) for row in rows]
+        elif times := _times(state, job, next_job, training_starts, start_count):
+            starts += [replace(requested, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
+        elif not by_job and (start_count or job.state not in _MAY_NOT_HAVE_STARTED):
+            starts.append(replace(requested, job=job.id))
+        count += max(len(starts) - known_before, start_count)
     return RunUsage(
-        starts=starts or [had],
+        starts=starts or [requested],
         count=count,
-        trained=[start.used for start in trained if start.used],
+        trained=[start.used for start in training_starts if start.used],
         request=request,
         source="sacct" if by_job else "script",
         problems=problems,
     )
 
 
-def _trained(state: RunState) -> tuple[list[TrainingStart], list[str]]:
+def _training_starts(state: RunState) -> tuple[list[TrainingStart], list[str]]:
     """Return the starts of a run's trainings, and why some of them can't be read."""
-    trained: list[TrainingStart] = []
+    starts: list[TrainingStart] = []
     try:
-        trained += _starts(state.run.folder)
-        jobs = {job.id for job in state.jobs}
-        with contextlib.suppress(OSError):  # an array has a folder for each element, others for jobs
+        starts += _starts(state.run.folder)
+        job_ids = {job.id for job in state.jobs}
+        with contextlib.suppress(OSError):
             for folder in state.run.folder.iterdir():
                 if state.point and folder.name != state.point:
                     continue
-                if folder.name in jobs if state.run.shared else folder.name.isdecimal():
-                    trained += _starts(folder, is_element=not state.run.shared)
+                # The folder of a job, if several runs share the run folder; else of an element of an array
+                is_of_run = folder.name in job_ids if state.run.shared else folder.name.isdecimal()
+                if is_of_run:
+                    starts += _starts(folder, is_element=not state.run.shared)
     except DocumentError as error:
-        return trained, [problem.what for problem in error.problems]
-    return trained, []
+        return starts, [problem.what for problem in error.problems]
+    return starts, []
 
 
 def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
@@ -129,17 +132,19 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
 
 
 def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tuple[Accounted, list[str]]:
-    """Return what sacct says of the jobs of runs, and why it could not be asked; nothing without a database.
+    """Return the starts of the jobs of runs by sacct, and why sacct could not be asked.
 
-    One call of sacct asks about at most `MOST_JOBS` jobs of a cluster.
+    Without a database, both are empty.
+
+    One call of sacct asks about at most `MAX_JOBS` jobs of a cluster.
     """
     answers: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
     of_slurm = [job for state in states for job in state.jobs if job.id and not is_local(job)]
     for cluster in dict.fromkeys(job.cluster for job in of_slurm):
-        its_jobs = [job for job in of_slurm if job.cluster == cluster]
-        for at in range(0, len(its_jobs), MOST_JOBS):
-            batch = its_jobs[at : at + MOST_JOBS]
+        jobs = [job for job in of_slurm if job.cluster == cluster]
+        for first in range(0, len(jobs), MAX_JOBS):
+            batch = jobs[first : first + MAX_JOBS]
             keys = {job.id: job.key for job in batch}
             try:
                 rows = accounting.usage(keys, time_before(batch), environment, cluster=cluster)
@@ -157,47 +162,53 @@ def _answers_for_run(state: RunState, answers: Accounted) -> Accounted:
         starts = [start for several in answers.values() for start in several if start.task == row.task]
         return dict.fromkeys(((job.cluster, row.id) for job in state.jobs), starts) if starts else {}
     keys = [(job.cluster, job.id) for job in state.jobs]
-    own = {key: answers[key] for key in keys if key in answers}
+    of_run = {key: answers[key] for key in keys if key in answers}
     if state.point:
+        # The task of an array is the point's number, less the number of the point that task 0 runs.
         first = {submitted.job: submitted.first for submitted in records(state.run.folder)}
-        own = {
+        of_run = {
             key: [start for start in starts if start.task == str(int(state.point) - first.get(start.job, 0))]
-            for key, starts in own.items()
+            for key, starts in of_run.items()
         }
-    return {key: starts for key, starts in own.items() if starts}
+    return {key: starts for key, starts in of_run.items() if starts}
 
 
-def _begun(state: RunState, job: RunJob) -> int:
+def _start_count(state: RunState, job: RunJob) -> int:
     """Return how often a job has started, as squeue or its log shows; 0 if neither shows it."""
     row = state.now[0] if job is state.last and len(state.now) == 1 else None
     record = submission(state, job.id)
     logs = newest_logs(record, state.point) if record and (state.point or not record.array) else []
-    queued = row.restarts + bool(row.node_list or row.used_s) if row else 0
-    return max([queued, *map(job_log.starts, logs)])
+    by_squeue = row.restarts + bool(row.node_list or row.used_s) if row else 0
+    return max([by_squeue, *map(job_log.starts, logs)])
 
 
 def _times(
-    state: RunState, job: RunJob, after: RunJob | None, trained: Sequence[TrainingStart], begun: int
+    state: RunState,
+    job: RunJob,
+    next_job: RunJob | None,
+    training_starts: Sequence[TrainingStart],
+    start_count: int,
 ) -> list[float]:
     """Return how many seconds each start of a job ran, from the run folder and squeue.
 
-    `after` is the next job of the run, and `begun` how often this job has started.
+    `next_job` is the next job of the run, and `start_count` says how often this job has started.
     """
-    until = after.submitted if after else math.inf
-    meanwhile = [start for start in trained if job.submitted <= start.began < until]
+    until = next_job.submitted if next_job else math.inf
+    before_next = [start for start in training_starts if job.submitted <= start.began < until]
     if not is_local(job):
-        starts = [start for start in trained if start.job == job.id]
-        starts += [start for start in meanwhile if start.job is None]
-        used = [start.last - start.began for start in starts]
-        if job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s and (used or begun < 2):
-            since_newest = state.now[0].used_s  # squeue counts from the newest start
-            used = [*used[:-1], max(*used[-1:], since_newest, 0)]
-        return used
+        starts = [start for start in training_starts if start.job == job.id]
+        starts += [start for start in before_next if start.job is None]
+        times = [start.last - start.began for start in starts]
+        is_in_queue = job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s
+        # squeue counts from the newest start. If earlier starts left no events, their times are not known.
+        if is_in_queue and (times or start_count < 2):
+            times = [*times[:-1], max(*times[-1:], state.now[0].used_s, 0)]
+        return times
     if not job.ended:
         return [max(time.time() - job.submitted, 0)]
     with contextlib.suppress(OSError):
         return [max(process.status_file(state.run.folder, job.id).stat().st_mtime - job.submitted, 0)]
-    return [start.last - start.began for start in meanwhile]  # it was killed
+    return [start.last - start.began for start in before_next]  # the job was killed
 
 
 def _requested(request: ResourceRequest | None) -> JobUsage:
