@@ -1,7 +1,7 @@
 """Compares the starts that were forecast for jobs with their real starts, in a file next to the index.
 
-A dependency, --begin or a hold keeps a job from being eligible. This part of its wait does not count as an
-error of the forecast.
+A dependency, --begin or a hold keeps a job from being eligible. The time until the job is eligible does not
+count as an error of the forecast.
 """
 
 import contextlib
@@ -20,12 +20,14 @@ from sbatchgen.jobs.runs.record import Record, as_typed
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 T = TypeVar("T")
-FILE, MAX_BYTES = "starts.json", 1 << 22
+FILE = "starts.json"
+MAX_BYTES = 1 << 22  # bytes of the file that are read
 OFFER_S = 1800.0  # a forecast for a command counts for a submission within this time
-KEPT = 200  # submissions that are kept, and as many forecasts of commands
-LAST, LEAST = 10, 5  # starts that are compared, and fewer that say nothing
+MAX_KEPT = 200  # submissions that are kept, and as many forecasts of commands
+MAX_COMPARED = 10  # the newest starts that are compared with their forecasts
+MIN_COMPARED = 5  # with fewer starts there is no comparison
 NEAR_S = 1200.0  # a forecast is right if it differs by at most this time
-_ADDED = {"--output", "--snapshot-dir"}  # options that a submission adds to its command
+_ADDED_OPTIONS = {"--output", "--snapshot-dir"}  # options that a submission adds to its command
 
 
 @frozen(kw_only=True)
@@ -33,29 +35,29 @@ class ShownStart:
     """A forecast of a start that was shown; times are in seconds since 1970."""
 
     kind: str  # its source: "hole", "plan" or "bound"
-    start: float
-    at: float  # when it was shown
-    words: tuple[str, ...] = ()  # the words of the command; empty if the command is submitted
+    start: float  # when the job would start
+    at: float  # when the forecast was shown
+    words: tuple[str, ...] = ()  # the words of the command; empty once the command is submitted
 
 
 @frozen(kw_only=True)
 class KeptStart:
     """A submission with the forecasts of its start and its real start; times are 0 until they are known."""
 
-    job: str
+    job: str  # the id of the job
     submitted: float
-    shown: tuple[ShownStart, ...] = ()
+    shown: tuple[ShownStart, ...] = ()  # the forecasts
     eligible: float = 0.0  # from when on it waited only for free nodes
     started: float = 0.0
 
     def late_s(self, kind: str) -> float | None:
-        """Return how many seconds longer it waited, when eligible, than this kind of forecast said.
+        """Return how many seconds longer the job waited, once eligible, than this kind of forecast said.
 
-        None if it has not started, or without such a forecast.
+        Return None if the job has not started, or has no such forecast.
         """
         waits = (max(0.0, start.start - self.submitted) for start in self.shown if start.kind == kind)
-        shown = next(waits, None) if self.started else None
-        return None if shown is None else self.started - max(self.eligible, self.submitted) - shown
+        forecast_s = next(waits, None) if self.started else None
+        return None if forecast_s is None else self.started - max(self.eligible, self.submitted) - forecast_s
 
 
 @frozen(kw_only=True)
@@ -73,7 +75,7 @@ def keep_offers(environment: Mapping[str, str], offers: Iterable[tuple[Sequence[
         ShownStart(kind=kind, start=start, words=_words(argv), at=now) for argv, kind, start in offers if argv
     ]
     if shown:
-        _change(environment, lambda old: replace(old, offers=(*old.offers, *shown)[-KEPT:]))
+        _change(environment, lambda old: replace(old, offers=(*old.offers, *shown)[-MAX_KEPT:]))
 
 
 def keep_submission(environment: Mapping[str, str], record: Record) -> None:
@@ -82,10 +84,11 @@ def keep_submission(environment: Mapping[str, str], record: Record) -> None:
 
     def add_submission(old: KeptStarts) -> KeptStarts:
         fresh = [offer for offer in old.offers if offer.at > record.submitted - OFFER_S]
-        its = {offer.kind: offer for offer in fresh if words and offer.words == words}
-        start = KeptStart(job=record.job, submitted=record.submitted, shown=(*its.values(),))
-        offers = tuple(offer for offer in fresh if offer.words != words)  # only a chain's first job has them
-        return KeptStarts(offers=offers, starts=(*old.starts, start)[-KEPT:])
+        by_kind = {offer.kind: offer for offer in fresh if words and offer.words == words}
+        start = KeptStart(job=record.job, submitted=record.submitted, shown=(*by_kind.values(),))
+        # In a chain, several jobs are submitted with the command, and the forecasts are about the first job.
+        offers = tuple(offer for offer in fresh if offer.words != words)
+        return KeptStarts(offers=offers, starts=(*old.starts, start)[-MAX_KEPT:])
 
     _change(environment, add_submission)
 
@@ -95,7 +98,7 @@ def keep_rows(environment: Mapping[str, str], rows: Iterable[SlurmJob]) -> None:
     by_job: dict[str, SlurmJob] = {}
     for row in rows:  # the first task counts for an array
         first = by_job.setdefault(str(row.job), row)
-        by_job[str(row.job)] = min(first, row, key=_order)
+        by_job[str(row.job)] = min(first, row, key=_start_order)
     _change_each(environment, by_job, _with_row)
 
 
@@ -104,7 +107,7 @@ def keep_plans(environment: Mapping[str, str], starts: Mapping[str, float]) -> N
     _change_each(environment, {job.partition("_")[0]: at for job, at in starts.items()}, _with_plan)
 
 
-def _order(row: SlurmJob) -> tuple[bool, float]:
+def _start_order(row: SlurmJob) -> tuple[bool, float]:
     """Return the key that sorts the tasks of an array by their starts, waiting tasks last."""
     return row.state.name == "PENDING", row.start.timestamp() if row.start else math.inf
 
@@ -112,8 +115,8 @@ def _order(row: SlurmJob) -> tuple[bool, float]:
 def comparison(environment: Mapping[str, str], kind: str) -> str:
     """Return in words how often this kind of forecast was right; "" if there are too few starts."""
     late = [start.late_s(kind) for start in _read(environment).starts]
-    measured = [seconds for seconds in late if seconds is not None][-LAST:]
-    if len(measured) < LEAST:
+    measured = [seconds for seconds in late if seconds is not None][-MAX_COMPARED:]
+    if len(measured) < MIN_COMPARED:
         return ""
     near = sum(abs(seconds) <= NEAR_S for seconds in measured)
     how = f"{near} of your last {len(measured)} starts of this kind"
@@ -139,8 +142,8 @@ def _with_plan(start: KeptStart, at: float) -> KeptStart:
 
 def _words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the sorted words of a command after its verb, without the options that a submission adds."""
-    pairs = zip(("", *command[2:]), command[2:], strict=False)
-    return tuple(sorted(word for pair in pairs if not {*pair} & _ADDED for word in pair[1:]))
+    pairs = zip(("", *command[2:]), command[2:], strict=False)  # each word after the word before it
+    return tuple(sorted(word for pair in pairs if not {*pair} & _ADDED_OPTIONS for word in pair[1:]))
 
 
 def _file(environment: Mapping[str, str]) -> Path:
@@ -158,7 +161,7 @@ def _read(environment: Mapping[str, str]) -> KeptStarts:
 def _change_each(
     environment: Mapping[str, str], by_job: Mapping[str, T], change: Callable[[KeptStart, T], KeptStart]
 ) -> None:
-    """Change the submissions whose jobs are in `by_job`; write the file only if one differs then."""
+    """Change the submissions whose jobs are in `by_job`; write the file only if a submission changes."""
 
     def changed(old: KeptStarts) -> KeptStarts:
         starts = (change(start, by_job[start.job]) if start.job in by_job else start for start in old.starts)

@@ -26,14 +26,14 @@ from sbatchgen.jobs.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob
 from sbatchgen.jobs.runs.folder_check import error
 from sbatchgen.jobs.runs.record import Code, code_in
 
-MAX_BYTES = 256 << 20
-MAX_SETTINGS = 1 << 16  # bytes of a file of settings
-_SETTINGS = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
-_RELATIVE = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")
+MAX_BYTES = 256 << 20  # bytes of all files of a snapshot
+MAX_FILES = 50_000
+MAX_SETTINGS = 1 << 16  # bytes of a settings file that are searched for paths
+_SETTINGS_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+_RELATIVE_PATH = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")  # "data/train.csv"
 # Folders that programs usually write, not read
 _WRITTEN = ("runs", "logs", "wandb", "outputs", "checkpoints", "lightning_logs", "mlruns", "venv", "env")
-MAX_FILES = 50_000
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC  # only a new file
 
 
 @frozen(kw_only=True)
@@ -58,16 +58,16 @@ class Snapshot:
 
         try:
             with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
-                new = made / "code"
-                new.mkdir(mode=0o700)  # others may not be able to read the original folder
+                copy = made / "code"
+                copy.mkdir(mode=0o700)  # others may not be able to read the original folder
                 for name, status in self.sources.items():
-                    _copy(self.root, name, new / name, status, self)
-                (new / self.inside).mkdir(parents=True, exist_ok=True)
+                    _copy(self.root, name, copy / name, status, self)
+                (copy / self.inside).mkdir(parents=True, exist_ok=True)
                 if self.package:
                     for name in _below(self.package / "training"):
-                        to = new / self.inside / SNAPSHOT_CODE / name
+                        to = copy / self.inside / SNAPSHOT_CODE / name
                         _copy(self.package, name, to, (self.package / name).lstat(), self)
-                new.rename(self.place)
+                copy.rename(self.place)
         except OSError as problem:
             what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
             fix = "make room there, or another --run-dir"
@@ -75,9 +75,10 @@ class Snapshot:
 
 
 def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
-    """Return the planned snapshot of the code in a folder, with `named` files and the training `package`.
+    """Return the planned snapshot of the code in a folder, with the training `package`.
 
-    Raises DocumentError if git does not know the folder, or if the files are too many or too large.
+    The copies will be in `place`. The user has `named` further files, which git does not know. Raises
+    DocumentError if git does not know the folder, or if the files are too many or too large.
     """
     top = git(folder, "rev-parse", "--show-toplevel")
     inside = git(folder, "rev-parse", "--show-prefix")
@@ -89,11 +90,11 @@ def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | N
         fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
         raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
     root, sources = Path(top), {}
-    for name in [*names, *_named(root, named)]:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # git may know deleted files
+    for name in [*names, *_named_files(root, named)]:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # git still knows deleted files
             if _is_inside(root, name):
                 sources[name] = _status(root / name)
-    size = _bounded(root, sources)
+    size = _checked_size(root, sources)
     added = ", ".join(named)
     code = replace(code_in(folder), snapshot=str(place), files=len(sources), size=size, added=added)
     return Snapshot(
@@ -119,15 +120,18 @@ def _names_known_to_git(root: Path, seen: set[str]) -> list[str] | None:
     for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed.split("\0") if entry):
         module = root / name
         is_new = os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
-        inside = None
+        names_in_module = None
         if name in modules and is_new and _is_inside(root, name):
-            inside = _names_known_to_git(module, seen)
-        names += [name] if inside is None else [f"{name}/{inner}" for inner in inside]
+            names_in_module = _names_known_to_git(module, seen)
+        names += [name] if names_in_module is None else [f"{name}/{inner}" for inner in names_in_module]
     return names
 
 
 def missing_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield an error if the trainer is a file of the repository that the snapshot lacks."""
+    """Yield an error if the trainer is a file of the repository that the job would not run from the snapshot.
+
+    Either the snapshot lacks the file, or the job names it by its absolute path in the repository.
+    """
     if not resolved.trainer or not trainer_is_file(resolved.trainer):
         return
     working = snapshot.root / snapshot.inside
@@ -145,19 +149,20 @@ def missing_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Findi
 def missing_inputs(
     resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None
 ) -> Iterator[Finding]:
-    """Yield a warning for each existing file that the trainer names and that the snapshot lacks.
+    """Yield a warning for each existing file or folder that the trainer names and that the snapshot lacks.
 
-    The names are in its arguments, in files of settings that these name, and in its source.
+    The names are in its arguments, in settings files that the arguments name, and in its source. Files that
+    the trainer saves are excluded.
     """
     working = snapshot.root / snapshot.inside
     saved = {file.name for file in source.saved} if source else set[str]()
-    lacking: dict[str, str] = {}
+    lacking: dict[str, str] = {}  # the place of each name, by the path
     for where, name in _names(resolved, working, source):
         path = Path(os.path.normpath(working / name))
-        inside = os.path.relpath(path, snapshot.root)
+        in_root = os.path.relpath(path, snapshot.root)
         copied = snapshot.sources
-        is_copied = inside in copied or any(file.startswith(f"{inside}/") for file in copied)
-        if not is_copied and not inside.startswith("..") and name not in saved and _holds_something(path):
+        is_copied = in_root in copied or any(file.startswith(f"{in_root}/") for file in copied)
+        if not is_copied and not in_root.startswith("..") and name not in saved and _has_content(path):
             lacking.setdefault(os.path.relpath(path, working), where)
     for name, where in lacking.items():
         if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):
@@ -168,28 +173,29 @@ def missing_inputs(
 
 
 def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
-    """Yield each word that may be the path of a file that the trainer reads, after the word's place."""
+    """Yield the words that may be paths of files that the trainer reads, each after the place of the word."""
     for arg in map(str, resolved.args):
         name = arg.partition("=")[2] if arg.startswith("-") else arg
-        if _RELATIVE.fullmatch(name):
+        if _RELATIVE_PATH.fullmatch(name):
             yield "an argument", name
-        if _RELATIVE.fullmatch(name) and name.endswith(_SETTINGS):
+        if _RELATIVE_PATH.fullmatch(name) and name.endswith(_SETTINGS_SUFFIXES):
             with contextlib.suppress(OSError):
                 text = files.read_file(working / name, MAX_SETTINGS).decode("utf-8", "replace")
-                yield from ((name, path) for path in dict.fromkeys(_RELATIVE.findall(text)))
+                yield from ((name, path) for path in dict.fromkeys(_RELATIVE_PATH.findall(text)))
     for name in dict.fromkeys(source.words.split("\n") if source else ()):
-        if _RELATIVE.fullmatch(name) and name not in _WRITTEN:
+        if _RELATIVE_PATH.fullmatch(name) and name not in _WRITTEN:
             yield str(resolved.trainer), name
 
 
-def _holds_something(path: Path) -> bool:
+def _has_content(path: Path) -> bool:
+    """Return whether a path is a file, or a folder with entries."""
     with contextlib.suppress(OSError):
         return path.is_file() or (path.is_dir() and any(path.iterdir()))
     return False
 
 
-def _named(root: Path, named: Sequence[str]) -> Iterator[str]:
-    """Yield the files and folders that the user named, as names in the root."""
+def _named_files(root: Path, named: Sequence[str]) -> Iterator[str]:
+    """Yield the files that the user named, and those in the named folders, as names in the root."""
     for path in map(Path, named):
         name = os.path.relpath(path.parent.resolve() / path.name, root)
         if name.startswith("..") or not os.path.lexists(path):
@@ -233,7 +239,7 @@ def _status(path: Path) -> os.stat_result:
     return status
 
 
-def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
+def _checked_size(root: Path, sources: Mapping[str, os.stat_result]) -> int:
     """Return the size of all files in bytes; raise DocumentError if they are too many or too large."""
     size = sum(status.st_size for status in sources.values())
     if size > MAX_BYTES or len(sources) > MAX_FILES:
@@ -248,8 +254,8 @@ def _bounded(root: Path, sources: Mapping[str, os.stat_result]) -> int:
 def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
     """Copy a file or a link, with the mode of the source unless the umask forbids it.
 
-    Folders are opened without following links: somebody who can write a folder of the code could replace it
-    with a link to files that only the user can read.
+    `status` is the status of the source at the review. Folders are opened without following links: somebody
+    who can write a folder of the code could replace it with a link to files that only the user can read.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
     source = root / name
@@ -260,24 +266,25 @@ def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Sna
             else:
                 mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
                 with files.regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
-                    _check(source, os.fstat(old.fileno()), status)
-                    with open(os.open(to, _NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
+                    _refuse_changed(source, os.fstat(old.fileno()), status)
+                    with open(os.open(to, _OPEN_NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
                         shutil.copyfileobj(old, new)
-            _check(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
+            _refuse_changed(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         raise _changed_meanwhile(source) from error
 
 
-def _check(source: Path, now: os.stat_result, reviewed: os.stat_result) -> None:
-    """Raise DocumentError if a file is not the one that was reviewed."""
-    names = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
-    if any(getattr(now, name) != getattr(reviewed, name) for name in names):
+def _refuse_changed(source: Path, now: os.stat_result, reviewed: os.stat_result) -> None:
+    """Raise DocumentError if a file was changed or replaced since the review."""
+    fields = ("st_dev", "st_ino", "st_size", "st_mtime_ns")
+    if any(getattr(now, field) != getattr(reviewed, field) for field in fields):
         raise _changed_meanwhile(source)
 
 
 def _changed_meanwhile(source: Path) -> SbatchgenError:
+    """Return the error for a file that was changed after the review."""
     what = f"{source} was changed after the review: nothing is submitted"
     return DocumentError.of(what, fix="submit again")
 
