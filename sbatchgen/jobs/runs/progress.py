@@ -12,7 +12,7 @@ from sbatchgen.jobs.runs.events import CONFIG, PLACES, STATUS, count, number, re
 from sbatchgen.jobs.runs.metrics import log_events
 from sbatchgen.jobs.runs.record import Record
 
-# Metrics of the cost of a step, in the order in which they are shown.
+# What a step costs, by the names of metrics, in the order in which it is shown
 COSTS = {
     "samples_per_s": "{:,.0f} samples/s",
     "step_s": "{:.3g} s a step",
@@ -28,8 +28,8 @@ _STATES = ("running", "preempted", "done", "failed")
 class Progress:
     """The progress of a training; None or "" for unknown values."""
 
-    # "running", "preempted" (it has saved and ended, with more to do), "done" or "failed"; "" if the trainer
-    # reports no state
+    # "running", "preempted" (the training has saved and ended, with more to do), "done" or "failed"; "" if
+    # the trainer reports no state
     state: str
     step: int | None = None  # steps done
     steps: int | None = None  # steps in all
@@ -42,8 +42,8 @@ class Progress:
     checkpoint: str = ""  # the newest checkpoint, relative to the folder
     reason: str = ""  # why the training ended
     slow: str = ""  # which rank is slow, as its newest steps show
-    time: float | None = None  # when this was written, in seconds since 1970
-    # The newest number of each metric; if training and validation both measure it, the validation's
+    time: float | None = None  # when the trainer wrote its state, in seconds since 1970
+    # The newest number of each metric; the validation's if training and validation both measure the metric
     metrics: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -83,26 +83,27 @@ def read_progress(
         return None
     validations = [event for event in last if event["event"] == "epoch"]
     measured = validations or [event for event in last if event["event"] == "train" and not state]
-    newest = {name: value for event in measured for name, value in event.items()}
+    newest = {name: value for event in measured for name, value in event.items()}  # later values win
     accuracies = [value for event in validations if (value := number(event.get("accuracy"))) is not None]
-    trained = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
-    done = [step for event in last if (step := count(event.get("step"))) is not None]
+    timed = [event for event in last if event["event"] == "train" or "samples_per_s" in event]
+    steps_done = [step for event in last if (step := count(event.get("step"))) is not None]
     epochs, steps = _totals(run_dir)
     checkpoint = _text(status, "checkpoint")
     return Progress(
         state=state,
-        step=done[-1] if done else count(status.get("step")),  # status.json is written less often
+        # The events come first, because status.json is written less often.
+        step=steps_done[-1] if steps_done else count(status.get("step")),
         steps=steps,
         epoch=count(newest.get("epoch")) or count(status.get("epoch")),
         epochs=epochs,
         loss=number(newest.get("loss")),
         accuracy=number(newest.get("accuracy")),
         best=max(accuracies, default=None),
-        samples_per_s=number(trained[-1].get("samples_per_s")) if trained else None,
-        # the file may have been removed since
+        samples_per_s=number(timed[-1].get("samples_per_s")) if timed else None,
+        # The file may have been removed since the trainer wrote its name.
         checkpoint=checkpoint if checkpoint and (run_dir / checkpoint).exists() else "",
         reason=_text(status, "reason"),
-        slow=_slow(last),
+        slow=_slow_rank(last),
         time=number(status.get("time")),
         metrics=_metrics(last),
     )
@@ -116,8 +117,8 @@ def _totals(run_dir: Path) -> tuple[int | None, int | None]:
     return epochs, epochs * math.ceil(samples / batch) if epochs and samples and batch else None
 
 
-def _slow(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return which rank is slow, as the newest step shows; "" if all are equally fast."""
+def _slow_rank(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return in words which rank is slow, as the newest step shows; "" if all are equally fast."""
     newest: Mapping[str, Any] = next((event for event in reversed(events) if event["event"] == "train"), {})
     return one_line(_text(newest, "slow"))
 

@@ -24,11 +24,12 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.modes import MODES, Mode
 from sbatchgen.jobs.resolved.resolved_job import one_at_a_time
 
-FORMAT = 1
-MAX_BYTES = 4 << 20
-SUBMITTING = "submitting.json"
+FORMAT = 1  # the format of the file; a change of the fields' meanings needs another
+MAX_BYTES = 4 << 20  # bytes of a record that are read
+SUBMITTING = "submitting.json"  # the file of a submission that sbatch has not answered yet
 MOST_TASKS = 4_000_001  # the largest MaxArraySize of slurm.conf(5)
-LATEST = 1 << 37  # a time in seconds that datetime can show
+LATEST = 1 << 37  # seconds since 1970: the latest submission that a record may have; datetime can show it
+# "job-4711.json", and "job-20261120-213805.json" of a run without Slurm
 _FILE = re.compile(r"job-([0-9]{1,19}|[0-9]{8}-[0-9]{6}(?:-[0-9]{1,9})?)\.json")
 _NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
 
@@ -209,8 +210,9 @@ def _read(file: Path) -> Record | None:
         return None
     words = (record.key, record.cluster, record.process.host if record.process else "")
     tasks = sum(map(len, indices(record.array) or ()))
-    sane = 0 <= record.submitted < LATEST and tasks <= MOST_TASKS and 0 <= record.first <= MOST_TASKS
-    return record if sane and all(map(is_utf8, words)) and record.run in ("", run_name(record.run)) else None
+    in_range = 0 <= record.submitted < LATEST and tasks <= MOST_TASKS and 0 <= record.first <= MOST_TASKS
+    has_valid_names = all(map(is_utf8, words)) and record.run in ("", run_name(record.run))
+    return record if in_range and has_valid_names else None
 
 
 def records(run_dir: Path) -> list[Record]:
@@ -228,7 +230,10 @@ _hints: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def as_typed(value: Any, kind: Any) -> Any:
-    """Return a value of JSON as a type such as a record; raise TypeError or ValueError if it does not fit."""
+    """Return a value of JSON as a type such as a record; raise TypeError or ValueError if it does not fit.
+
+    Keys that the type lacks are ignored: newer releases may have written them.
+    """
     if dataclasses.is_dataclass(kind):
         hints = _hints(kind)
         if not isinstance(value, Mapping):
@@ -251,6 +256,6 @@ def as_typed(value: Any, kind: Any) -> Any:
 
 def point_numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
     """Yield the numbers, below `most`, of the points that array elements run: "3", "0-9%2" or "[5-9%2]"."""
-    for several in indices(array) or ():
-        end = min(several.stop, most - record.first)
-        yield from (record.first + index for index in range(several.start, end, several.step))
+    for span in indices(array) or ():
+        end = min(span.stop, most - record.first)
+        yield from (record.first + index for index in range(span.start, end, span.step))

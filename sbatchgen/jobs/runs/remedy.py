@@ -30,8 +30,8 @@ from sbatchgen.jobs.slurm.node import nodes
 from sbatchgen.jobs.slurm.partition import partitions
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
-MOST_NODES = 4  # nodes that a fix names
-# Modules whose package has another name.
+MOST_NODES = 4  # nodes or partitions that a fix names
+# The packages of well-known modules, where the names differ.
 _PACKAGES = {
     "PIL": "pillow", "cv2": "opencv-python-headless", "skimage": "scikit-image", "sklearn": "scikit-learn",
     "yaml": "pyyaml", "pytorch_lightning": "pytorch-lightning", "open_clip": "open-clip-torch",
@@ -41,10 +41,10 @@ _PACKAGES = {
 # Well-known modules whose names on PyPI belong to other packages.
 _NO_PACKAGES = frozenset(("apex", "megatron", "detectron2", "mmcv", "composer"))
 _MODULE_INIT_FILES = ("/etc/profile.d/modules.sh", "/etc/profile.d/lmod.sh", "/etc/profile.d/z00_lmod.sh")
-_PARTS = re.compile(f"(; |{ALSO}|{OR})")
+_SEPARATOR = re.compile(f"(; |{ALSO}|{OR})")  # between the parts of a fix
 # A command of sbatchgen or Slurm. If more memory can't help, the parts of a fix with another command stay.
 _COMMAND = re.compile(r"\bs(?:batchgen|batch|acct) ")
-_MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")
+_MEM = re.compile(r"(--mem[ =])(\d+[MG]?)\b")  # "--mem=64G"
 # The part of a fix that asks Slurm's database.
 _SACCT = re.compile(r"; sacct [^;]*")
 _NODE = re.compile(r"\bNODE\b")  # stands for a node's name; SLURM_NNODES is another word
@@ -58,7 +58,7 @@ class FailedRun:
 
     next_start: NextStart  # the command that starts the run again
     record: Record
-    row: SlurmJob | None  # the job as Slurm knows it
+    row: SlurmJob | None  # the job as Slurm knows it; None if Slurm has forgotten it
     environment: Mapping[str, str]
 
 
@@ -68,21 +68,21 @@ def with_local_fix(cause: Failure, run: FailedRun) -> Failure:
         cause = _with_nodes(cause, run)
     if "sacct " in cause.fix:
         cause = replace(cause, fix=_with_accounting(cause.fix, run))
-    rendered = bool(run.record.values) and not run.record.script
-    make_fix = (_RENDERED_FIXES if rendered else _SCRIPT_FIXES).get(cause.cause)
+    is_rendered = bool(run.record.values) and not run.record.script
+    make_fix = (_RENDERED_FIXES if is_rendered else _SCRIPT_FIXES).get(cause.cause)
     fix = make_fix(cause, run) if make_fix else ""
     return replace(cause, fix=fix) if fix else cause
 
 
 def drop_parts(fix: str, unwanted: re.Pattern[str]) -> str:
     """Return a fix without the parts that a pattern matches."""
-    parts = [part for part in _parts(fix) if not unwanted.search(part[1])]
-    return "".join(separator * bool(place) + text for place, (separator, text) in enumerate(parts))
+    parts = [(separator, text) for separator, text in _parts(fix) if not unwanted.search(text)]
+    return "".join(separator * bool(number) + text for number, (separator, text) in enumerate(parts))
 
 
 def _parts(fix: str) -> list[tuple[str, str]]:
     """Return the parts of a fix, each after the separator that precedes it."""
-    texts = _PARTS.split(fix)
+    texts = _SEPARATOR.split(fix)  # the parts, with the separators between them
     return [*zip(["", *texts[1::2]], texts[::2], strict=True)]
 
 
@@ -100,23 +100,26 @@ def limit_memory(cause: Failure, script: JobScript | None, environment: Mapping[
         names = names or {partition.name for partition in partitions(environment) if partition.default}
     except SlurmError:
         return cause
-    sizes = {node.name: node.memory - node.memory_reserved for node in all_nodes}
+    memory_mib = {node.name: node.memory - node.memory_reserved for node in all_nodes}
     usable = [node for node in all_nodes if not names or names.intersection(node.partitions)]
-    most = max((sizes[node.name] for node in usable), default=0)
-    if not most or (mebibytes(match[2]) or 0) <= most:
+    most_mib = max((memory_mib[node.name] for node in usable), default=0)
+    if not most_mib or (mebibytes(match[2]) or 0) <= most_mib:
         return cause
     requested = script.option("mem") or ""
-    had = most if requested == "0" else mebibytes(requested) or 0  # 0 stands for all memory of the node
-    if had < most:
-        return replace(cause, fix=cause.fix.replace(match[0], f"{match[1]}{most}M"))
-    larger = sorted({name for node in all_nodes if sizes[node.name] > most for name in node.partitions})
-    what = (
-        f"use a smaller batch, or fewer workers that load data{ALSO}the job had all memory of a node, {had}M"
+    had_mib = most_mib if requested == "0" else mebibytes(requested) or 0  # 0 stands for all memory
+    if had_mib < most_mib:
+        return replace(cause, fix=cause.fix.replace(match[0], f"{match[1]}{most_mib}M"))
+    larger = sorted(
+        {name for node in all_nodes if memory_mib[node.name] > most_mib for name in node.partitions}
     )
+    fix = "use a smaller batch, or fewer workers that load data"
+    fix += f"{ALSO}the job had all memory of a node, {had_mib}M"
     if larger:
-        what += f"{ALSO}the nodes of partition {', '.join(larger[:MOST_NODES])} have more"
-    rest = (part for part in _parts(cause.fix) if not _MEM.search(part[1]) and _COMMAND.search(part[1]))
-    return replace(cause, fix=what + "".join(separator + text for separator, text in rest))
+        fix += f"{ALSO}the nodes of partition {', '.join(larger[:MOST_NODES])} have more"
+    for separator, text in _parts(cause.fix):
+        if _COMMAND.search(text) and not _MEM.search(text):
+            fix += separator + text
+    return replace(cause, fix=fix)
 
 
 def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
@@ -131,27 +134,27 @@ def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
             names = []
     if not names or len(names) > MOST_NODES:
         return replace(cause, fix=_ON_NODE.sub("", cause.fix))
-    which = ",".join(names)
-    means = f"{cause.means} ({which})" if cause.rank == "outside" else cause.means
+    failed = ",".join(names)
+    means = f"{cause.means} ({failed})" if cause.rank == "outside" else cause.means
     # Slurm refuses --exclude of a node in --nodelist, and without --exclude the job would wait for the node.
-    if named := _requested_nodes(run.record).intersection(names):
-        what = ",".join(sorted(named))
-        return replace(cause, means=means, fix=f"take {what} out of --nodelist, and submit the job again")
-    return replace(cause, means=means, fix=_NODE.sub(which, cause.fix))
+    if requested := _requested_nodes(run.record).intersection(names):
+        fix = f"take {','.join(sorted(requested))} out of --nodelist, and submit the job again"
+        return replace(cause, means=means, fix=fix)
+    return replace(cause, means=means, fix=_NODE.sub(failed, cause.fix))
 
 
 def _requested_nodes(record: Record) -> set[str]:
     """Return the nodes in the job's --nodelist: in its settings, else its command line, else its script."""
-    typed = "".join(f"#SBATCH {option}\n" for option in record.options)
-    texts = [f"#!/bin/bash\n{typed}".encode("utf-8", "surrogateescape")]
+    directives = "".join(f"#SBATCH {option}\n" for option in record.options)  # of the command line
+    scripts = [f"#!/bin/bash\n{directives}".encode("utf-8", "surrogateescape")]
     with contextlib.suppress(OSError):
-        texts += [files.read_file(Path(record.folder, record.script), MAX_BYTES)] * bool(record.script)
-    lists = [record.value("--nodelist")]
-    for text in texts:
+        scripts += [files.read_file(Path(record.folder, record.script), MAX_BYTES)] * bool(record.script)
+    node_lists = [record.value("--nodelist")]
+    for script in scripts:
         with contextlib.suppress(ValueError):
-            if use := read_script(text).options.get("nodelist"):
-                lists.append(use.value or "")
-    return set(hosts(next(filter(None, lists), "")))
+            if option := read_script(script).options.get("nodelist"):
+                node_lists.append(option.value or "")
+    return set(hosts(next(filter(None, node_lists), "")))
 
 
 def _with_accounting(fix: str, run: FailedRun) -> str:
@@ -160,10 +163,10 @@ def _with_accounting(fix: str, run: FailedRun) -> str:
     # A day earlier: a job that ended before `since` is excluded, and the clock of Slurm's machine may differ.
     since = datetime.fromtimestamp(max(run.record.submitted - 86400, 86400), timezone.utc)
     try:
-        is_kept = accounting({job: ""}, since, run.environment, cluster=run.record.cluster) is not None
+        has_database = accounting({job: ""}, since, run.environment, cluster=run.record.cluster) is not None
     except SlurmError:
-        is_kept = False
-    return fix.replace(" -j JOB", f" -j {job}") if is_kept and job else _SACCT.sub("", fix)
+        has_database = False
+    return fix.replace(" -j JOB", f" -j {job}") if has_database and job else _SACCT.sub("", fix)
 
 
 def _conda_root(run: FailedRun) -> str:
@@ -173,12 +176,12 @@ def _conda_root(run: FailedRun) -> str:
     return str(root) if program.is_absolute() and (root / "bin/conda").is_file() else ""
 
 
-def _conda(_: Failure, run: FailedRun) -> str:
+def _fix_conda(_: Failure, run: FailedRun) -> str:
     root = _conda_root(run)
     return f"{run.next_start:--set runtimes.conda.root={word(root)}}" if root else ""
 
 
-def _conda_of_script(_: Failure, run: FailedRun) -> str:
+def _fix_conda_of_script(_: Failure, run: FailedRun) -> str:
     root = _conda_root(run)
     return f'write before conda activate: eval "$({word(root)}/bin/conda shell.bash hook)"' if root else ""
 
@@ -190,21 +193,21 @@ def _modules_file(run: FailedRun) -> str:
     return next((file for file in files if Path(file).is_file()), "")
 
 
-def _modules(_: Failure, run: FailedRun) -> str:
+def _fix_modules(_: Failure, run: FailedRun) -> str:
     file = _modules_file(run)
     line = word(f"setup_before_modules=source {word(file)}")
     return f"{run.next_start:--set {line}}" if file else ""
 
 
-def _modules_of_script(_: Failure, run: FailedRun) -> str:
+def _fix_modules_of_script(_: Failure, run: FailedRun) -> str:
     file = _modules_file(run)
     return (
         f"begin the script with #!/bin/bash -l, or write before module: source {word(file)}" if file else ""
     )
 
 
-def _package(cause: Failure, run: FailedRun) -> str:
-    """Return the command that adds the missing module to the run's environment, or where to add it; or ""."""
+def _fix_package(cause: Failure, run: FailedRun) -> str:
+    """Return how to add the missing module to the run's environment: a command, or where; "" if not known."""
     match = re.search(r"No module named '?([\w.]+)", cause.says)
     runtime = run.record.value("runtime")
     key = _ENVIRONMENT_KEYS.get(runtime, "")
@@ -227,11 +230,16 @@ def _package(cause: Failure, run: FailedRun) -> str:
 _ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env", "uv": "uv_project"} | dict.fromkeys(
     ("apptainer", "enroot", "podman-hpc", "shifter"), "image"
 )
-_SCRIPT_FIXES = {"conda-not-set-up": _conda_of_script, "no-modules": _modules_of_script}
-_RENDERED_FIXES = {"conda-not-set-up": _conda, "no-modules": _modules, "package-missing": _package}
+_SCRIPT_FIXES = {"conda-not-set-up": _fix_conda_of_script, "no-modules": _fix_modules_of_script}
+_RENDERED_FIXES = {
+    "conda-not-set-up": _fix_conda,
+    "no-modules": _fix_modules,
+    "package-missing": _fix_package,
+}
 
 
 def _expanded(path: str, environment: Mapping[str, str]) -> str:
+    """Return a path with the values of variables such as ${HOME}; unset variables stay."""
     return re.sub(r"\$\{(\w+)\}", lambda match: environment.get(match[1], match[0]), path)
 
 

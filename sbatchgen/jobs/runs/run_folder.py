@@ -15,20 +15,23 @@ from sbatchgen.base.machine.trust import user_name
 from sbatchgen.base.quoting import word
 
 LOCK = "submit.lock"  # the lock that is held from the check of a submission until its record is written
-LOCK_S = 180.0  # seconds to wait for the lock; sbatch itself tries again for two minutes
-ANOTHER = "name another folder: --run-dir"
-WRITABLE = "name a folder that you can write into: --run-dir"
+LOCK_S = 180.0  # seconds to wait for the lock: the other sbatch may itself try again for two minutes
+NAME_ANOTHER = "name another folder: --run-dir"  # a fix
+NAME_WRITABLE = "name a folder that you can write into: --run-dir"  # a fix
 
 
 def refusal(run_dir: Path) -> Problem | None:
-    """Return why a folder can't be trusted as a run folder; None if it can, or does not exist yet."""
+    """Return why a folder can't be trusted as a run folder; None if it can, or does not exist yet.
+
+    Nobody else may be able to replace the folder, and its files must belong to this user or to root.
+    """
     real = Path(os.path.realpath(run_dir.parent))
     for folder in dict.fromkeys((*run_dir.absolute().parents, real, *real.parents)):
         with contextlib.suppress(OSError):
             mode = folder.stat().st_mode
             if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
                 what = f"everybody can replace the run folder {run_dir}: {folder} is writable by all"
-                return Problem(what, fix=f"chmod o-w {word(str(folder))}; or {ANOTHER}")
+                return Problem(what, fix=f"chmod o-w {word(str(folder))}; or {NAME_ANOTHER}")
     try:
         status = run_dir.lstat()
     except OSError:
@@ -37,13 +40,13 @@ def refusal(run_dir: Path) -> Problem | None:
         target = word(os.path.realpath(run_dir))
         return Problem(f"the run folder {run_dir} is a link", fix=f"name its target: --run-dir {target}")
     if not stat.S_ISDIR(status.st_mode):
-        return Problem(f"the run folder {run_dir} is a file", fix=ANOTHER)
-    for path, inside in _entries(run_dir):
-        if inside.st_uid != os.geteuid() and (inside.st_uid or path == run_dir):
+        return Problem(f"the run folder {run_dir} is a file", fix=NAME_ANOTHER)
+    for path, status in _entries(run_dir):
+        if status.st_uid != os.geteuid() and (status.st_uid or path == run_dir):
             where = "the run folder" if path == run_dir else "a file in the run folder"
             fix = "" if path == run_dir else f"look at it, then remove it: rm -r {word(str(path))}; or "
-            what = f"{where} belongs to another user ({user_name(inside.st_uid)}): {path}"
-            return Problem(what, fix=fix + ANOTHER)
+            what = f"{where} belongs to another user ({user_name(status.st_uid)}): {path}"
+            return Problem(what, fix=fix + NAME_ANOTHER)
     return _refused_link(run_dir / "checkpoints")
 
 
@@ -52,8 +55,8 @@ def _refused_link(checkpoints: Path) -> Problem | None:
     with contextlib.suppress(OSError):  # no link, or a broken one, which the trainer reports
         checkpoints.readlink()
         status, target = checkpoints.stat(), os.path.realpath(checkpoints)
-        is_root = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
-        if status.st_uid != os.geteuid() and not is_root:
+        only_root_writes = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH
+        if status.st_uid != os.geteuid() and not only_root_writes:
             whose = f"a folder of another user ({user_name(status.st_uid)}): {target}"
             fix = f"remove the link, and the job makes a folder: rm {word(str(checkpoints))}"
             return Problem(f"{checkpoints} is a link to {whose}", fix=fix)
@@ -73,7 +76,7 @@ def unmakable(run_dir: Path) -> Problem | None:
 
 
 def _not_made(run_dir: Path, why: str) -> Problem:
-    return Problem(f"can't make the run folder {run_dir}: {why}", fix=WRITABLE)
+    return Problem(f"can't make the run folder {run_dir}: {why}", fix=NAME_WRITABLE)
 
 
 def make(run_dir: Path) -> None:
