@@ -654,7 +654,7 @@ def test_events_that_are_none_are_passed_over(tmp_path: Path, line: str) -> None
 
 def test_a_file_of_events_has_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events_module, "MAX_EVENTS", 2)
-    assert read_history(events(tmp_path / "two", GOOD, GOOD)).last == 2
+    assert read_history(events(tmp_path / "two", GOOD, GOOD)).last_step == 2
     with pytest.raises(DocumentError, match="lines of events"):
         read_history(events(tmp_path / "three", GOOD, GOOD, GOOD))
     monkeypatch.setattr(events_module, "MAX_BYTES", len(GOOD))
@@ -671,7 +671,7 @@ def test_starts_and_points_take_no_time_squared(tmp_path: Path) -> None:
     begun = time.process_time()
     history = read_history(events(tmp_path / "run", *points, *starts))
     assert time.process_time() - begun < 20
-    assert (history.last, len(history.curves["train loss"])) == (2, 3)
+    assert (history.last_step, len(history.curves["train loss"])) == (2, 3)
 
 
 @pytest.mark.slow

@@ -387,7 +387,7 @@ def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> No
 
 
 def test_a_large_script_of_several_jobs_is_stored_once(tmp_path: Path) -> None:
-    large, other = b"#" * submitted_scripts.LARGE, b"%" * submitted_scripts.LARGE
+    large, other = b"#" * submitted_scripts.MIN_SHARED, b"%" * submitted_scripts.MIN_SHARED
     for job, text in (("1", large), ("2", large), ("3", other), ("4", b"small"), ("5", b"small")):
         assert submitted_scripts.keep(tmp_path, job, text).read_bytes() == text
         os.utime(submitted_scripts.path(tmp_path, job), (int(job), int(job)))

@@ -147,7 +147,7 @@ def test_what_was_trained_again_counts_once(tmp_path: Path) -> None:
 
     assert history.curves["train loss"] == [(2, 0.9), (4, 0.8), (6, 0.71), (8, 0.61)]
     assert history.curves["epoch loss"] == [(4, 0.4), (8, 0.41)]
-    assert (history.restarts, history.last, history.end) == ([5], 8, "")
+    assert (history.restarts, history.last_step, history.end) == ([5], 8, "")
 
     back = read_history(run(tmp_path / "b", *crashed, *again, start(3), train(4, 0.81)))
     assert back.curves["train loss"] == [(2, 0.9), (4, 0.81)]

@@ -153,5 +153,5 @@ def test_the_command_understands_what_a_run_tells(here: Here, tmp_path: Path) ->
     assert all(later - earlier >= 2 for earlier, later in pairwise(steps))
     assert [step for step, _ in history.curves["epoch accuracy"]] == [8, 16]
     assert history.curves.keys() == {f"{kind} {name}" for kind, names in CURVES.items() for name in names}
-    assert (history.restarts, history.last, history.end) == ([3], 16, "done")
+    assert (history.restarts, history.last_step, history.end) == ([3], 16, "done")
     assert history.config["global_batch_size"] == 32

@@ -18,9 +18,9 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 
 HEADINGS = ("RUN", "JOB", "STATE", "TRAINING")
 LOG_ONLY = "its job is not known, so only its log was read"
-MOST_POINTS = 20  # points of a sweep on the page of its run
-RECORD = "preflight.json"  # the file in which training/preflight.py reports faults of nodes
-LONGEST = 600  # characters of these faults
+MAX_POINTS = 20  # points of a sweep, or tasks of an array, on the page of a run
+PREFLIGHT_FILE = "preflight.json"  # the file in which training/preflight.py reports faults of nodes
+MAX_FAULTS = 600  # characters of these faults that are shown
 
 
 def overview(states: Sequence[RunState]) -> str:
@@ -47,35 +47,37 @@ def _jobs(state: RunState) -> Iterator[tuple[str, str]]:
         says = _last(state) if job is state.last else _state(job, ())
         when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
         yield f"job {job.id or '?'}", f"{says}{when}"
-    if state.job:
+    if state.job:  # the state is about an older job
         yield "newer jobs", f"sbatchgen status {state.run.name}"
     if state.plain:
         tasks = [row for row in state.plain.rows if row.task]
-        yield from ((f"task {row.task}", row.state.words) for row in tasks[:MOST_POINTS])
+        yield from ((f"task {row.task}", row.state.words) for row in tasks[:MAX_POINTS])
         if state.plain.owner:
             yield "owner", state.plain.owner
 
 
 def _programs(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the programs of a job with several programs, each with its state."""
-    over = state.last is not None and state.last.ended
-    words = {"starts": "started", "ready": "ready"}
+    job_ended = state.last is not None and state.last.ended
+    running = {"starts": "started", "ready": "ready"}  # the words for states of running programs
     for program in state.programs:
-        says = f"{words.get(program.state, program.state)} {_clock(_local(program.since))}"
+        says = f"{running.get(program.state, program.state)} {_clock(_local(program.since))}"
         says += f" on {program.nodes}" if program.nodes else ""
         if program.state == "failed":
             says += f": {program.why}"
         elif program.why:
             says += f" {program.why}"
-        yield program.name, says + ", ended with the job" * (over and program.state in words)
+        yield program.name, says + ", ended with the job" * (job_ended and program.state in running)
 
 
 def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
     """Return the state of a job in words; `now` has squeue's rows of the job."""
     text = words(job)
     if len(now) != 1 or now[0].state.ended:
+        if job.says == SAVED:  # these words replace "failed"
+            return job.says
         comma = "," if job.says == ERRORS else ":"
-        return job.says if job.says == SAVED else f"{text}{comma} {job.says}" if job.says else text
+        return f"{text}{comma} {job.says}" if job.says else text
     (row,) = now
     restarts = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
@@ -116,8 +118,8 @@ def page(
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
     facts += [("plans so far", state.shown)] if state.shown else []
     facts += [("start before", state.restarted)] if state.restarted else []
-    is_done = state.last is not None and state.last.state == "COMPLETED"
-    if records and not is_done and (loss := loss_on_restart(records[-1], state.run.folder)):
+    is_completed = state.last is not None and state.last.state == "COMPLETED"
+    if records and not is_completed and (loss := loss_on_restart(records[-1], state.run.folder)):
         facts.append(("a restart", loss.says))
     facts += zip(["log", "", ""], logs, strict=False)
     if records and records[-1].script:
@@ -137,16 +139,16 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
         text = numbers_as_text(points)
         text = text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
         counts.append(f"{len(points):,} {state}" + (f" ({text})" if state in (FAILED, STOPPED, NEW) else ""))
-    best = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.ranked
-    metric = [sort] if sort and sort not in sweep.names else []
-    with_result = {point.number for point in best}
+    ranked = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.ranked
+    metrics = [sort] if sort and sort not in sweep.names else []  # a column of its own, if it is no parameter
+    with_result = {point.number for point in ranked}
     others = [point for point in sweep.points if point.number not in with_result]
-    rows = [("POINT", *sweep.names, *metric, "STATE", "TRAINING")]
-    for point in [*best, *others][:MOST_POINTS]:
+    rows = [("POINT", *sweep.names, *metrics, "STATE", "TRAINING")]
+    for point in [*ranked, *others][:MAX_POINTS]:
         says = f"{point.state}: {point.says}" if point.says else point.state
         training = point.progress.says if point.progress else ""
-        mark = "  best" if point in best[:1] and not sort else ""
-        numbers = [sweep.metric(point, name) for name in metric]
+        mark = "  best" if point in ranked[:1] and not sort else ""
+        numbers = [sweep.metric(point, name) for name in metrics]
         shown = ["" if number is None else f"{number:.6g}" for number in numbers]
         rows.append(tuple(map(one_line, (str(point.number), *point.values, *shown, says, training + mark))))
     more = len(sweep.points) - len(rows) + 1
@@ -155,7 +157,7 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
 
 
 def states_seen_at(states: Sequence[RunState]) -> str:
-    """Return when the states of jobs were last seen: the earliest time, for jobs that had not ended then."""
+    """Return when the oldest state of a job that had not ended was seen: "14:05"; "now" if all had ended."""
     times = [job.seen for state in states for job in state.jobs if not job.ended]
     return _clock(_local(min(times))) if times else "now"
 
@@ -171,8 +173,11 @@ def _clock(moment: datetime) -> str:
 
 
 def preflight_says(folder: Path) -> str:
-    """Return the faults of nodes, such as "n3: /tmp: can't be written"; "" if the nodes were not checked."""
-    record = read_object(folder / RECORD)
+    """Return the faults that the check of nodes has found, such as "n3: /tmp: can't be written".
+
+    Without faults, return how many nodes are ready; "" if no nodes were checked.
+    """
+    record = read_object(folder / PREFLIGHT_FILE)
     faults, nodes = record.get("faults"), record.get("nodes")
     if not isinstance(faults, dict) or not isinstance(nodes, list):
         return ""
@@ -182,4 +187,4 @@ def preflight_says(folder: Path) -> str:
             if isinstance(row, list) and len(row) == 2:
                 part, fault = row
                 says.append(f"{node or 'all nodes'}: {part}: {fault}")
-    return "; ".join(says)[:LONGEST] or f"{counted(len(nodes), 'node')} ready"
+    return "; ".join(says)[:MAX_FAULTS] or f"{counted(len(nodes), 'node')} ready"

@@ -33,18 +33,22 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}  # without date and version
-DEFAULT = "plot.png"
+# The metadata of matplotlib that a picture of each format leaves out, because it changes: date and version
+FORMATS = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+DEFAULT_NAME = "plot.png"  # the picture's name without --output
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#D55E00")
-SHAPES = "os^Dv"  # markers of the points of validations
+SHAPES = "os^Dv"  # markers of the points of validations, one for each run
+# The metric of each panel, and its label
 PANELS = (("loss", "Loss"), ("accuracy", "Accuracy (%)"), ("samples_per_s", "Throughput (samples/s)"))
+# The keys of config.json that the title or the legend shows
 SETTINGS = ("dataset", "model", "global_batch_size", "optimizer", "lr", "precision", "processes", "seed")
-LOG_FROM = 50  # a loss that falls by more than this factor has a logarithmic scale
-MOST_RESTARTS = 200  # restarts that are drawn, the last ones
-MOST_LETTERS = 60  # letters of a name or a setting
+LOG_FACTOR = 50  # a loss that falls by more than this factor has a logarithmic scale
+MAX_RESTARTS = 200  # the last restarts of a run, which are drawn
+MAX_LETTERS = 60  # letters of a name or a setting that are shown
 CURVES = {"train": ("loss", "accuracy", "samples_per_s"), "epoch": ("loss", "accuracy")}  # by kinds of events
-ENDS = {"preempted": "stopped", "done": "done"}
-MARKS = {"stopped": "8", "failed": "X"}  # the marks of early ends
+ENDS = {"preempted": "stopped", "done": "done"}  # the end of a run, by the event that reports it
+MARKS = {"stopped": "8", "failed": "X"}  # matplotlib's markers for early ends
+# How the lines and marks of each kind are drawn
 TRAINING: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}
 VALIDATION: dict[str, Any] = {"linewidth": 1, "linestyle": (0, (4, 2)), "markersize": 4.5}
 END: dict[str, Any] = {"markersize": 8, "markeredgecolor": "white", "zorder": 5, "linestyle": ""}
@@ -61,7 +65,7 @@ class History:
     # samples/s are the sum over all processes
     curves: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     restarts: list[int] = field(default_factory=list)  # the steps from which later starts resumed
-    last: int = 0  # the last known step
+    last_step: int = 0  # the last known step
     end: str = ""  # "stopped", "failed" or "done"; "" while it runs, or if it was killed
     config: Mapping[str, Any] = field(default_factory=dict)  # the contents of config.json, or {}
     point: Mapping[str, str] = field(default_factory=dict)  # the parameters of a point of a sweep
@@ -85,18 +89,19 @@ def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] 
 
 
 def _add(history: History, event: Mapping[str, Any]) -> None:
-    """Add an event to a history; a start removes the points that this start repeats."""
+    """Add an event to a history; a start removes the points of steps that the training repeats from there."""
     kind, step = event["event"], count(event.get("step"))
-    if step is None and kind in CURVES:  # your own trainer may count no steps
+    if step is None and kind in CURVES:  # your own trainer may count no steps: number the points
         steps = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
         step = 1 + (count(event.get("skipped")) or 0) + max(steps, default=0)
     if step is None:
         return
     if kind == "start":
-        for points in history.curves.values():  # a start repeats all steps after its own
+        for points in history.curves.values():
             while points and points[-1][0] > step:
                 points.pop()
-        history.restarts = [earlier for earlier in history.restarts if earlier <= step] + [step] * bool(step)
+        kept_restarts = [earlier for earlier in history.restarts if earlier <= step]
+        history.restarts = kept_restarts + [step] * bool(step)  # a start at step 0 is no restart
         history.end = ""
     elif kind in CURVES:
         for name in CURVES[kind]:
@@ -106,7 +111,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
         history.end = ENDS[kind]
     else:
         return
-    history.last = step if kind == "start" else max(history.last, step)
+    history.last_step = step if kind == "start" else max(history.last_step, step)
 
 
 def can_draw() -> bool:
@@ -142,7 +147,7 @@ def plot(histories: Sequence[History], output: Path | None) -> Path:
     another suffix, DocumentError if matplotlib is missing or the file can't be written.
     """
     folder = histories[0].folder if len(histories) == 1 else Path("none")
-    path = output or (folder / DEFAULT if os.access(folder, os.W_OK | os.X_OK) else Path(DEFAULT))
+    path = output or (folder / DEFAULT_NAME if os.access(folder, os.W_OK | os.X_OK) else Path(DEFAULT_NAME))
     suffix = path.suffix.lower()
     if suffix not in FORMATS:
         raise CommandLineError.of(f"can't draw a '{path.suffix}'", at="--output", fix="name a .png or a .svg")
@@ -208,18 +213,18 @@ def _panels(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
     drawn[-1].set_xlabel("Step")
     drawn[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     for axes, (history, color, _) in itertools.product(drawn, runs):
-        for step in history.restarts[-MOST_RESTARTS:]:
+        for step in history.restarts[-MAX_RESTARTS:]:
             axes.axvline(step, color=color, alpha=0.8, zorder=1, **RESTART)
-        if marker := MARKS.get(history.end):  # an early end is a mark at the bottom
-            place = axes.get_xaxis_transform()
-            axes.plot([history.last], [0.04], marker=marker, color=color, transform=place, **END)
+        if marker := MARKS.get(history.end):  # an early end is a mark at the bottom of each panel
+            bottom = axes.get_xaxis_transform()  # x in steps, y as a part of the panel's height
+            axes.plot([history.last_step], [0.04], marker=marker, color=color, transform=bottom, **END)
 
 
 def _set_scale(axes: Axes, name: str, histories: Sequence[History]) -> None:
     """Set the scale and the limits of a metric's axis."""
     curves = [run.curves.get(f"{kind} loss", ()) for kind in CURVES for run in histories]
     losses = [value for points in curves for _, value in points]
-    if name == "loss" and 0 < LOG_FROM * min(losses) < max(losses):
+    if name == "loss" and 0 < LOG_FACTOR * min(losses) < max(losses):
         axes.set_yscale("log")
     elif name == "accuracy":
         axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
@@ -246,16 +251,16 @@ def _legend(figure: Figure, runs: Sequence[tuple[History, str, str]]) -> None:
         columns = 1 if len(runs) > 3 else len(runs)
         for text in figure.legend(handles=handles, loc="outside lower center", ncols=columns).get_texts():
             text.set_parse_math(False)  # a folder's name may have a $
-    shared = [name for name in SETTINGS if name != "seed" and _shared(histories, name)]
-    names = [_name(history) for history in histories if len(histories) == 1]
-    title = ": ".join(filter(None, [*names, _facts(histories[0], shared)]))
+    shared = [name for name in SETTINGS if name != "seed" and _is_shared(histories, name)]
+    name_of_run = _name(histories[0]) if len(histories) == 1 else ""
+    title = ": ".join(filter(None, [name_of_run, _facts(histories[0], shared)]))
     above = figure.legend(handles=entries, loc="outside upper center", ncols=len(entries), title=title)
     above.get_title().set(fontsize=10, parse_math=False)
 
 
 def labels(histories: Sequence[History]) -> list[str]:
     """Return a name for each run, with the settings in which they differ."""
-    differ = [name for name in SETTINGS if not _shared(histories, name)]
+    differ = [name for name in SETTINGS if not _is_shared(histories, name)]
     names = [_name(history) for history in histories]
     if len(set(names)) < len(names):
         names = [_short(history.folder) for history in histories]
@@ -268,7 +273,8 @@ def point_parameters(history: History) -> str:
     return ", ".join(f"{name} {value}" for name, value in history.point.items())
 
 
-def _shared(histories: Sequence[History], setting: str) -> bool:
+def _is_shared(histories: Sequence[History], setting: str) -> bool:
+    """Return whether all runs have the same value of a setting."""
     return len({str(history.config.get(setting)) for history in histories}) == 1
 
 
@@ -279,7 +285,7 @@ def _name(history: History) -> str:
 
 def _short(value: object) -> str:
     """Return a name or a setting, which another user may have chosen, as text that is safe to draw."""
-    return visible(str(value)).replace("\n", " ")[:MOST_LETTERS]
+    return visible(str(value)).replace("\n", " ")[:MAX_LETTERS]
 
 
 def _facts(history: History, names: Sequence[str]) -> str:

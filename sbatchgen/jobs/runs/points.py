@@ -20,7 +20,7 @@ POINTS_FILE = "points.csv"  # the file with the points, in the run folder
 EXIT_FILE = "exit"  # the file with the exit status of a point's last start, in the folder of the point
 DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
 # Metrics of which less is better, by how a word of their names ends: val_loss, test/rmse, train-time.
-_LESS = re.compile(
+_LOWER_IS_BETTER = re.compile(
     r"(?:loss|err|errors?|perplexity|ppl|mae|mse|nll|seconds|(?<![^\W_])(?:wall|run)?time)\d*(?![^\W_])",
     re.IGNORECASE,
 )
@@ -46,9 +46,9 @@ class Point:
 
 @frozen()
 class SweepState:
-    """A sweep as it is now: the names of its parameters, and its points."""
+    """A sweep as it is now."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # the names of its parameters
     points: tuple[Point, ...]
 
     @property
@@ -80,8 +80,9 @@ class SweepState:
             fix = f"choose one of {first_names([*self.names, *sorted(metrics)], 20)}"
             what = f"no point of this sweep has a value for '{name}'"
             raise CommandLineError.of(what, at="--sort", fix=fix)
-        highest = (name not in self.names and not _LESS.search(name)) != reverse
-        return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest)]
+        is_higher_better = name not in self.names and not _LOWER_IS_BETTER.search(name)
+        highest_first = is_higher_better != reverse
+        return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest_first)]
 
     @property
     def ranked(self) -> list[Point]:
@@ -119,10 +120,9 @@ def sweep_state(
         if str(row.job) in by_job and not row.state.ended
         for number in point_numbers(by_job[str(row.job)], row.task)
     }
-    most = len(sweep.points)
     by_point: dict[int, list[Record]] = {}
     for record in records:
-        for number in point_numbers(record, record.array, most):
+        for number in point_numbers(record, record.array, len(sweep.points)):
             by_point.setdefault(number, []).append(record)
     points = []
     for number, values in enumerate(sweep.points):

@@ -12,9 +12,10 @@ from sbatchgen.base import files
 from sbatchgen.base.machine import child, search_path
 from sbatchgen.jobs.runs.record import Process
 
-# Bash code of the group's leader: survives signals, runs the script, and writes the exit status into a file.
+# Bash code of the process group's leader. It survives signals, runs the script $1, and writes its exit status
+# into the file $2.
 _LEADER = 'trap : TERM INT HUP; "$BASH" "$1"; echo "$?" >"$2"'
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 def start(
@@ -86,6 +87,6 @@ def _writes_into(pid: int, folder: Path) -> bool:
 def _boot() -> str:
     """Return Linux's id of the machine's current boot; "" if it can't be read."""
     try:
-        return _BOOT.read_text().strip()
+        return _BOOT_ID_FILE.read_text().strip()
     except OSError:
         return ""

@@ -1,8 +1,8 @@
 """The scripts that were submitted from a run folder, and what another start of their trainers would lose.
 
-`job.slurm` is the newest rendered script, which may have been refused; job 4711 runs `job-4711.slurm`. Files
-are replaced, never changed, because bash reads a script while it runs. Only their user can read them, because
-they have the values of variables.
+`job.slurm` is the newest rendered script, which may have been refused. Job 4711 runs `job-4711.slurm`. The
+files are replaced, never changed, because bash reads a script while it runs. Only the user can read them,
+because they have the values of variables.
 """
 
 import contextlib
@@ -21,8 +21,11 @@ from sbatchgen.jobs.judge.trainer import MAY_OVERWRITE, checkpoint_fault
 from sbatchgen.jobs.runs.record import Record, read_record, records
 
 NEWEST = "job.slurm"  # the file of the newest rendered script
-LARGE = 64 << 10  # bytes of a large script: a sweep of thousands of points, submitted in several arrays
-MAX_BYTES = 4 << 20  # slurmctld takes no larger script by default
+# Jobs with the same script of at least so many bytes share a file. A sweep of thousands of points has such a
+# script, and is submitted in several arrays.
+MIN_SHARED = 64 << 10
+MAX_BYTES = 4 << 20  # bytes of a script; by default slurmctld takes no larger one
+# The comment with the command: "# sbatchgen 0.3.0 (755da3ae2b89): sbatchgen render ddp"
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 
@@ -47,13 +50,13 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
     A large script is stored once, and every job that runs it has a hard link to the file.
     """
     file = path(run_dir, job)
-    if len(script) < LARGE or not _linked(file, script):
+    if len(script) < MIN_SHARED or not _link_to_same(file, script):
         files.put(file, script, mode=files.PRIVATE)
     return file
 
 
-def _linked(file: Path, script: bytes) -> bool:
-    """Make `file` a hard link to another job's file with the same script; return whether there is one."""
+def _link_to_same(file: Path, script: bytes) -> bool:
+    """Make `file` a hard link to the newest script of another job if the two are equal; return whether it is."""
     with contextlib.suppress(OSError):  # the file system may have no hard links
         others = sorted(file.parent.glob("job-*.slurm"), key=lambda other: -other.stat().st_mtime)
         for other in others[:1]:
@@ -139,8 +142,8 @@ def loss_of_script(script: JobScript, folder: Path) -> Loss | None:
 def _loss(trainer: str, folder: Path) -> Loss | None:
     """Return what another start of a trainer in a folder would lose; None if it may resume, or is unknown."""
     source = read_trainer(trainer, folder) if trainer else None
-    if source is None or not (says := checkpoint_fault(trainer, source)):
+    if source is None or not (fault := checkpoint_fault(trainer, source)):
         return None
     never_loads = source.never_loads
-    says = f"{says}: it begins at the first step{MAY_OVERWRITE * never_loads}"
+    says = f"{fault}: it begins at the first step{MAY_OVERWRITE * never_loads}"
     return Loss(says, source.lines_that_load * never_loads)
