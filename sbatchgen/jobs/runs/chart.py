@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
 from sbatchgen.base.quoting import one_line
-from sbatchgen.jobs.runs.plot import CURVES, LOG_FROM, PANELS, History, labels
+from sbatchgen.jobs.runs.plot import CURVES, LOG_FACTOR, PANELS, History, labels
 
 HEIGHT = 12  # lines of a panel
 MIN_WIDTH = 20  # columns of the narrowest panel
@@ -39,7 +39,7 @@ def _panel(histories: Sequence[History], name: str, title: str, width: int) -> I
     steps = [step for _, points in curves for step, _ in points]
     values = [value for _, points in curves for _, value in points]
     low, high, last = min(values), max(values), max(steps)
-    is_log = name == "loss" and 0 < LOG_FROM * low < high
+    is_log = name == "loss" and 0 < LOG_FACTOR * low < high
     factor = 100 if name == "accuracy" else 1  # an accuracy is shown in percent
     columns = width - _LABEL_WIDTH - 2
     rows = [[" "] * columns for _ in range(HEIGHT)]

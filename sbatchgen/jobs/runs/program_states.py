@@ -14,7 +14,7 @@ from sbatchgen.base.texts import ProgramName
 FOLDER, STATES = "programs", "state"  # a folder in the run folder, and the file of states in it
 START = "job"  # the name with which the script marks the start of the job; no program has it
 MOST_BYTES = 64 << 10  # bytes at the end of the file of states that are read
-# "2026-01-31 08:00:00+0100 worker.3 failed on n1 ended with 137"
+# A line of the file of states, such as "2026-01-31 08:00:00+0100 worker.3 failed on n1 ended with 137"
 _LINE = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[+-]\d{4})?) ([a-z0-9-]+)(\.\d{1,3})? "
     r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"

@@ -21,7 +21,7 @@ SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the 
 RETRY_S = 120.0  # how long to try again while the controller is down
 SEARCH_S = 60.0  # how long to look for a job after its answer was lost
 LONGEST_PAUSE_S = 15.0  # the longest pause between two calls
-_ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)
+_ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)  # "4711", or with the cluster "4711;c1"
 # Errors before the controller has read the request. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
 _NOT_SENT = re.compile(
     r"\(connect failure\)|Communication connection failure|Connection timed out establishing"
@@ -29,12 +29,12 @@ _NOT_SENT = re.compile(
     r"|backup controller in standby mode|Controller is in standby mode|Rate limit exceeded"
 )
 # Errors after which the controller may have read the request.
-_LOST = re.compile(
+_ANSWER_LOST = re.compile(
     r"\((?:send|receive|shutdown) failure\)|Message (?:send|receive) failure|Communication shutdown failure"
     r"|Socket timed out|Zero Bytes were transmitted or received|Connection timed out (?:writing|reading)"
     r"|Unexpected missing socket error"
 )
-Note = Callable[[str], None]
+Note = Callable[[str], None]  # prints a line for the user
 
 
 class LostError(SlurmError):
@@ -53,7 +53,7 @@ class Accepted:
 def ask(
     sbatch: tuple[str, ...],
     environment: Mapping[str, str],
-    refused: Callable[[client.Output], SbatchgenError],
+    error_of: Callable[[client.Output], SbatchgenError],
     note: Note,
     *,
     arguments: tuple[str, ...] = (),
@@ -62,27 +62,29 @@ def ask(
 ) -> Accepted:
     """Run sbatch, again if necessary, until it is certain whether the job exists.
 
-    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `refused` returns the
+    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `error_of` returns the
     error for an answer that refuses the job. `note` prints why a submission takes long. sbatch holds `lock`
     until it has ended. Raises LostError if sbatch's answer was lost and the job is not in the queue, although
     it may still appear; SbatchgenError if the job does not exist and will not appear.
     """
     until, pause = time.monotonic() + RETRY_S, 1.0
     while True:
-        before, started = _boot_time(environment, clusters), time.time()
+        boot_before, called = _boot_time(environment, clusters), time.time()
         answer = _run((*sbatch, *arguments), environment, lock)
         if accepted := _accepted_job(answer):
             return accepted
-        by_signal = not answer.status or 128 < answer.status < 255  # 255: sbatch refuses an option
-        if by_signal or _LOST.search(answer.err):  # Slurm may still have accepted the job
+        # sbatch took too long, was killed by a signal, or printed no job id. (255: sbatch refuses an option.)
+        is_cut_off = not answer.status or 128 < answer.status < 255
+        if is_cut_off or _ANSWER_LOST.search(answer.err):  # Slurm may still have accepted the job
             note("note: sbatch's answer was lost: looking for the job in the queue")
-            if job := _search(answer, key_of(sbatch[-1]), environment, before, started, clusters=clusters):
+            key = key_of(sbatch[-1])
+            if job := _search(answer, key, environment, boot_before, called, clusters=clusters):
                 return job
         elif not _NOT_SENT.search(answer.err):
-            raise refused(answer)
+            raise error_of(answer)
         if time.monotonic() > until:
-            raise refused(answer)
-        if pause == 1.0:
+            raise error_of(answer)
+        if pause == 1.0:  # the first time
             note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
         time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - other commands try again at other times
         pause = min(LONGEST_PAUSE_S, 2 * pause)
@@ -115,24 +117,26 @@ def _search(
     answer: client.Output,
     key: str,
     environment: Mapping[str, str],
-    before: datetime | None,
-    started: float,
+    boot_before: datetime | None,
+    called: float,
     *,
     clusters: str,
 ) -> Accepted | None:
     """Return the job whose answer was lost; None if it certainly does not exist; raise LostError if unsure.
 
     The job does not exist if it is not in the queue and the controller has been restarted since, because a
-    restart loses all jobs that were not saved. `before` is the controller's start before the call of sbatch.
+    restart loses all jobs that were not saved. `boot_before` is the controller's start before sbatch was
+    called, and `called` the time of this call.
     """
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:
         try:
-            boot = _boot_time(environment, clusters)  # before squeue, which then answers for this start
+            # Asked before squeue, so that squeue's answer is of this start of the controller, or of a later one.
+            boot = _boot_time(environment, clusters)
             for cluster in clusters.split(","):
                 if job := find_job(key, environment, cluster=cluster):
                     return Accepted(str(job.job), cluster, "")
-            if before and boot and boot != before and boot.timestamp() > started:
+            if boot_before and boot and boot != boot_before and boot.timestamp() > called:
                 return None
         except SlurmError:
             if not search_path.find("squeue", environment):

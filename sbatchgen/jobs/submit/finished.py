@@ -38,6 +38,7 @@ def submission_of_script(
     `earlier` has the options of an earlier submission, such as "--mem=64G". Raises CommandLineError if
     `given` has options that can't change a script; DocumentError if the script can't be read.
     """
+    # The options on the command line with their values: "--mem" and "64G", or "" for a flag
     named = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
     words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
     source = read_source(str(path))
@@ -66,9 +67,10 @@ def submission_of_script(
 
 
 def _record(path: Path, folder: Path, parsed: Script, words: tuple[str, ...]) -> Record:
-    """Return the record of a script before its submission; `words` are further options."""
+    """Return the record of a script before its submission; `words` are the options on the command line."""
     options = {name: option.value or "" for name, option in parsed.options.items()}
-    array, working = options.get("array", ""), folder / options.get("chdir", "")
+    array = options.get("array", "")
+    working = folder / options.get("chdir", "")
     log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
     return Record(
         shared=False,
@@ -93,8 +95,8 @@ def _findings(
 
     Lint's finding that an option is given twice is excluded for `named` options, which override the script.
     """
-    twice = tuple(f"{word} is given" for word in named)
-    findings = [finding for finding in of_lint if not finding.problem.what.startswith(twice)]
+    given_twice = tuple(f"{name} is given" for name in named)  # the first words of that finding
+    findings = [finding for finding in of_lint if not finding.problem.what.startswith(given_twice)]
     findings += _restarts(script, folder)
     if words:
         what = f"sbatch gets {' '.join(words)}, which counts before the script's own"
@@ -125,8 +127,8 @@ def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dic
 
 def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
     """Yield a warning if Slurm may start the script again, and the trainer would forget its progress."""
-    requeues = "requeue" in script.options or any(
+    may_requeue = "requeue" in script.options or any(
         "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
     )
-    if requeues and (loss := loss_of_script(script, folder)):
+    if may_requeue and (loss := loss_of_script(script, folder)):
         yield Finding("warning", Problem(f"a requeue starts it again: {loss.says}", script.file, loss.fix()))

@@ -40,7 +40,7 @@ class _FolderFacts:
     start: folder_check.RunFolderForecast | None = None  # the forecast of the bundled trainer's start
     findings: Sequence[Finding] = ()  # findings about the run folder, missing files and the trainer
     source: TrainerSource | None = None  # the source of the user's own trainer
-    reads: tuple[str, ...] = ()  # the files of its trainer with checksums, as in its record
+    reads: tuple[str, ...] = ()  # the files of the trainer with checksums, as in the job's record
 
 
 def submission_of_job(
@@ -71,21 +71,25 @@ def submission_of_job(
     run_dir = _run_dir(request.resolved, environment, folder, review_only=review_only) if folder else None
     if snapshot is not None and not folder:
         raise CommandLineError.of("--snapshot needs the job's files, and they are on another machine")
-    code = None
+    new_snapshot = None
     if snapshot is not None and run_dir and folder:
-        code = _snapshot(request.resolved, environment, folder, run_dir, snapshot)
-    conflict = _folder_conflict(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
+        new_snapshot = _new_snapshot(request.resolved, environment, folder, run_dir, snapshot)
+    find_conflict = (
+        _conflict_finder(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
+    )
     facts = _FolderFacts()
     if folder:
-        facts = _look(request.resolved, environment, folder, run_dir, code, conflict=conflict)
+        facts = _folder_facts(
+            request.resolved, environment, folder, run_dir, new_snapshot, find_conflict=find_conflict
+        )
     folder = folder or Path()
     plan_command = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
-    reads = snapshot_checksum(code) if code else facts.reads
-    request = _with_folders(request, run_dir, code)
+    reads = snapshot_checksum(new_snapshot) if new_snapshot else facts.reads
+    request = _with_folders(request, run_dir, new_snapshot)
     resolved = request.resolved
-    traced, findings = _render_and_judge(request, facts.findings, code)
+    traced, findings = _render_and_judge(request, facts.findings, new_snapshot)
     text = traced.text if traced else ""
-    copied = code.code if code else _code_of(resolved, run_dir)
+    code = new_snapshot.code if new_snapshot else _code_of_old_snapshot(resolved, run_dir)
     return Submission(
         script=text.encode(),
         name=submitted_scripts.NEWEST,
@@ -94,10 +98,10 @@ def submission_of_job(
         run_dir=run_dir,
         local=not resolved.slurm,
         jobs=resolved.chain,
-        review=_review(request, traced, findings, facts, run_dir, copied=copied, plan_command=plan_command),
-        record=replace(_new_record(request, folder), code=copied, reads=reads),
-        snapshot=code,
-        folder_conflict=conflict,
+        review=_review(request, traced, findings, facts, run_dir, code=code, plan_command=plan_command),
+        record=replace(_new_record(request, folder), code=code, reads=reads),
+        snapshot=new_snapshot,
+        folder_conflict=find_conflict,
     )
 
 
@@ -108,7 +112,7 @@ def _review(
     facts: _FolderFacts,
     run_dir: Path | None,
     *,
-    copied: Code | None,
+    code: Code | None,
     plan_command: Sequence[str],
 ) -> review.Review:
     """Return the review: the job, its script and findings, and the forecast for its run folder."""
@@ -120,7 +124,7 @@ def _review(
         start=facts.start,
         last=submitted_scripts.newest_script(run_dir) if run_dir else None,
         own_lines=_own_lines(traced) if traced else [],
-        snapshot=copied,
+        snapshot=code,
         source=facts.source,
         plan_command=plan_command,
     )
@@ -135,46 +139,46 @@ def _run_dir(
     `submission_of_job`.
     """
     before, variable, _ = resolved.run_dir.partition("${SLURM_")
-    prefix = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
-    unset = prefix.unset(environment)
+    known_part = ShellPath(before.rpartition("/")[0] or ".") if variable else resolved.run_dir
+    unset = known_part.unset(environment)
     if resolved.profile.scheduler != "env" and not unset:
-        return folder / prefix.filled(environment)
+        return folder / known_part.filled(environment)
     if review_only:
         return None
     if unset:
-        what = f"run folder '{prefix}': {unset[0]} is not set here, so its log folder can't be made"
+        what = f"run folder '{known_part}': {unset[0]} is not set here, so its log folder can't be made"
         raise DocumentError.of(what, fix=f"export {unset[0]}, or give --run-dir")
     what = f"profile '{resolved.profile.name}' has no scheduler to submit to: its platform starts the script"
     raise FitError.of(what, fix="render it, and give the script to the platform")
 
 
-def _folder_conflict(
+def _conflict_finder(
     resolved: ResolvedJob, environment: Mapping[str, str], run_dir: Path
 ) -> Callable[[], Problem | None] | None:
-    """Return a function that asks Slurm for other jobs of the run folder; None if they may share it."""
+    """Return a function that asks Slurm for other jobs of the run folder; None if jobs may share it."""
     needs_folder_alone = resolved.slurm and "${SLURM_" not in resolved.run_dir
-    if not needs_folder_alone or resolved.options.dependency:
+    if not needs_folder_alone or resolved.options.dependency:  # a dependent job starts after the others
         return None
     at = str(resolved.origin("run_dir"))
     return partial(folder_check.conflict_with_job, run_dir, environment, at=at)
 
 
-def _look(
+def _folder_facts(
     resolved: ResolvedJob,
     environment: Mapping[str, str],
     folder: Path,
     run_dir: Path | None,
-    code: Snapshot | None,
+    snapshot: Snapshot | None,
     *,
-    conflict: Callable[[], Problem | None] | None,
+    find_conflict: Callable[[], Problem | None] | None,
 ) -> _FolderFacts:
-    """Return the findings about the folder of submission, the run folder and the source of the trainer."""
-    used = conflict() if conflict else None
-    start, findings = _check_here(resolved, environment, folder, run_dir, code, used=used)
+    """Return the facts from the folder of submission, the run folder and the source of the trainer."""
+    conflict = find_conflict() if find_conflict else None
+    start, findings = _check_here(resolved, environment, folder, run_dir, snapshot, conflict=conflict)
     earlier = bool(run_dir and submitted_scripts.newest_script(run_dir))
     trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
     findings = [*findings, *check_trainer(trainer)]
-    findings += missing_inputs(resolved, code, trainer.source) if code else ()
+    findings += missing_inputs(resolved, snapshot, trainer.source) if snapshot else ()
     reads = trainer_checksums(trainer) if resolved.trainer or resolved.programs else ()
     return _FolderFacts(start=start, findings=findings, source=trainer.source, reads=reads)
 
@@ -186,47 +190,53 @@ def _check_here(
     run_dir: Path | None,
     snapshot: Snapshot | None,
     *,
-    used: Problem | None,
+    conflict: Problem | None,
 ) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
     """Return the forecast of the bundled trainer's start, and findings about run folder and missing files.
 
-    `used` is the problem that another job uses the run folder.
+    `conflict` is the problem that another job uses the run folder.
     """
     refused = refusal(run_dir) if run_dir else None
     if run_dir and not refused and folder_check.submits_here(resolved, environment):
         refused = unmakable(run_dir)
     if refused:
         return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
-    begins, findings = _start(resolved, environment, folder, run_dir)
-    if used and begins and begins.state == "used":
-        findings = []  # `used` reports the same
+    start, findings = _forecast(resolved, environment, folder, run_dir)
+    if conflict and start and start.state == "used":
+        findings = []  # `conflict` reports the same
     findings += folder_check.unset_variables(resolved, environment)
     findings += folder_check.missing_files(resolved, folder, environment)
     if snapshot:
         findings += missing_trainer(resolved, snapshot)
-    return begins, findings + ([Finding("error", used)] if used else [])
+    return start, findings + ([Finding("error", conflict)] if conflict else [])
 
 
-def _start(
+def _forecast(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path | None
 ) -> tuple[folder_check.RunFolderForecast | None, list[Finding]]:
-    """Return the forecast of the bundled trainer's start, and findings about it; None if it can't be made."""
+    """Return the forecast of the bundled trainer's start, and findings about the start.
+
+    Without the bundled trainer, or if the start can't be known here, the forecast is None.
+    """
     code = resolved.profile.paths.code
     if (
         not resolved.is_bundled
         or (resolved.options.array and not resolved.sweep)  # each element has a folder of its own
         or not run_dir
-        or "${SLURM_" in resolved.run_dir  # only the running job knows its name
+        or "${SLURM_" in resolved.run_dir  # only the running job knows the name of its run folder
         or any(ShellPath(path).unset(environment) for path in (resolved.resume, code or ""))
     ):
         return None, []
     if code and not (folder / code.filled(environment) / "training/runfolder.py").is_file():
-        return None, []  # only the nodes see the package, or it is an older version
+        return None, []  # only the nodes see the training package, or it is an older version
     return folder_check.inspect_run_folder(resolved, run_dir, ShellPath(resolved.resume).filled(environment))
 
 
 def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | None) -> Request:
-    """Return the request with its log in the run folder, if the job names none, and with its snapshot."""
+    """Return the request with the folder of its snapshot, and with its log in the run folder.
+
+    A log that the job names stays.
+    """
     resolved = request.resolved
     if run_dir and resolved.slurm and resolved.origin("options.output").level is Level.DEFAULT:
         try:
@@ -246,7 +256,7 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
 def _render_and_judge(
     request: Request, folder_findings: Sequence[Finding], snapshot: Snapshot | None
 ) -> tuple[TracedScript | None, list[Finding]]:
-    """Return the rendered script and all findings; without a script if there is an error."""
+    """Return the rendered script and all findings; no script if `check` or the folder has an error."""
     resolved = request.resolved
     findings = [*check(resolved, log_folders_made=True), *folder_findings]
     if any(finding.severity == "error" for finding in findings):
@@ -256,12 +266,16 @@ def _render_and_judge(
     if snapshot and quoting.path(str(snapshot.folder)) not in script:
         what = f"template '{resolved.template}' does not go to the snapshot"
         raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
-    lines, by_lint = script.split("\n"), lint_rendered(resolved, script) if resolved.slurm else []
+    lines = script.split("\n")
+    by_lint = lint_rendered(resolved, script) if resolved.slurm else []
     return traced, [*findings, *(_at_its_key(resolved, lines, finding) for finding in by_lint)]
 
 
 def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
-    """Return a finding with the place of the key from which its line comes: the script is not a file."""
+    """Return a finding with the place of the key from which its line comes.
+
+    A line number would say nothing, because the rendered script is not a file yet.
+    """
     if not finding.place.line:
         return finding
     line = lines[finding.place.line - 1]
@@ -273,10 +287,10 @@ def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -
     return finding._replace(problem=finding.problem._replace(at=at))
 
 
-def _snapshot(
+def _new_snapshot(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
 ) -> Snapshot:
-    """Return the snapshot of the code that the job will run; raise errors of `submission_of_job`."""
+    """Return the planned snapshot of the code that the job will run; raise errors of `submission_of_job`."""
     if not resolved.slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
     package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
@@ -291,15 +305,18 @@ def _snapshot(
     return snapshot
 
 
-def _code_of(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
-    """Return the existing snapshot that the job will run; None if it runs the files themselves."""
+def _code_of_old_snapshot(resolved: ResolvedJob, run_dir: Path | None) -> Code | None:
+    """Return the code in an existing snapshot that the job will run; None if it runs the files themselves.
+
+    The commit is known if an earlier job of the run folder has made the snapshot.
+    """
     if not resolved.snapshot_dir or not resolved.slurm:
         return None
     place = Path(resolved.snapshot_dir)
     codes = [earlier.code for earlier in record.records(run_dir)] if run_dir else []
     places = (place, *place.parents)
-    its = (code for code in codes if code and code.snapshot and Path(code.snapshot) in places)
-    return next(its, Code(folder=str(place), snapshot=str(place)))
+    known = (code for code in codes if code and code.snapshot and Path(code.snapshot) in places)
+    return next(known, Code(folder=str(place), snapshot=str(place)))
 
 
 def _new_record(request: Request, folder: Path) -> Record:
@@ -328,10 +345,10 @@ def _own_lines(script: TracedScript) -> list[int] | None:
     """
     if script.lines is None:
         return None
-    ours = bundled("templates")
-    first = script.text.rpartition(SECOND_PART)[0].count("\n")
+    own_templates = bundled("templates")
+    lines_of_first_part = script.text.rpartition(SECOND_PART)[0].count("\n")
     return [
         number
         for number, line in enumerate(script.lines, 1)
-        if (line.value and number <= first) or ours not in line.file.parents
+        if (line.value and number <= lines_of_first_part) or own_templates not in line.file.parents
     ]

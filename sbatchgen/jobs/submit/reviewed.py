@@ -21,8 +21,8 @@ from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.submit.submission import Submission
 
 MAX_KEPT = 50  # reviewed texts that are kept
-_CHARACTERS = 40  # characters of a digest: too many to find another script with the same digest
-_NAME = re.compile(rf"[0-9a-f]{{{_CHARACTERS}}}")
+_DIGEST_LENGTH = 40  # characters: too many to find another script with the same digest
+_DIGEST = re.compile(rf"[0-9a-f]{{{_DIGEST_LENGTH}}}")
 
 
 def with_digest(
@@ -57,7 +57,7 @@ def with_digest(
     if submission.snapshot:  # the name of its folder is random
         script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
     text = head.encode("utf-8", "surrogateescape") + script
-    digest = hashlib.sha256(text).hexdigest()[:_CHARACTERS]
+    digest = hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]
     _keep(_folder(environment), digest, text)
     return replace(submission.review, digest=digest)
 
@@ -67,7 +67,7 @@ def _keep(folder: Path, digest: str, text: bytes) -> None:
     with contextlib.suppress(OSError):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.put(folder / digest, text, mode=files.PRIVATE)
-        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+        paths = [path for path in folder.iterdir() if _DIGEST.fullmatch(path.name)]
         for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MAX_KEPT]:
             path.unlink()
 
@@ -77,10 +77,12 @@ def refuse_other(reviews: Sequence[Review], reviewed: Sequence[str], environment
     import difflib
 
     digests = [review.digest for review in reviews]
-    others = [digest for digest in digests if not digest or digest not in reviewed]
-    left = [digest for digest in reviewed if digest not in digests]
+    not_reviewed = [digest for digest in digests if not digest or digest not in reviewed]
+    not_submitted = [digest for digest in reviewed if digest not in digests]
     problems = []
-    for old, new in zip([*left, *[reviewed[-1]] * len(others)], others, strict=False):
+    # Which of the reviewed jobs was changed is a guess: pairs are made in the order of both lists.
+    counterparts = [*not_submitted, *[reviewed[-1]] * len(not_reviewed)]
+    for old, new in zip(counterparts, not_reviewed, strict=False):
         before, now = _read_kept(_folder(environment), old), _read_kept(_folder(environment), new)
         changes = difflib.unified_diff(before, now, "reviewed", "now", lineterm="", n=0) if before else ()
         what = f"the job is not what was reviewed: its digest is {new} now, not {old}"
@@ -94,11 +96,11 @@ def _folder(environment: Mapping[str, str]) -> Path:
     return index_file(environment).parent / "reviewed"
 
 
-def _read_kept(folder: Path, name: str) -> list[str]:
+def _read_kept(folder: Path, digest: str) -> list[str]:
     """Return the lines of a reviewed text by its digest; none if the text is missing or was changed."""
     with contextlib.suppress(OSError):
-        if _NAME.fullmatch(name):
-            text = files.read_own(folder / name, 2 * MAX_BYTES)
-            if hashlib.sha256(text).hexdigest().startswith(name):
+        if _DIGEST.fullmatch(digest):
+            text = files.read_own(folder / digest, 2 * MAX_BYTES)
+            if hashlib.sha256(text).hexdigest().startswith(digest):
                 return text.decode("utf-8", "replace").split("\n")
     return []

@@ -35,9 +35,11 @@ from sbatchgen.jobs.submit.twin import surroundings
 if TYPE_CHECKING:
     from sbatchgen.jobs.budget.debit import Debit
 
-_TOO_MANY = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
-_OVER_A_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
-_LIMIT = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
+# In sbatch's answers: a limit of the number of jobs, a limit of any kind that has no name, and the name of a
+# limit, such as "QOSMaxSubmitJobPerUserLimit"
+_JOB_COUNT_LIMIT = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
+_ANY_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
+_LIMIT_NAME = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 
 
 class TooManyJobsError(SlurmError):
@@ -51,11 +53,11 @@ class SubmittedRun:
     accepted: Accepted  # the answer of sbatch
     record: Record
     run_dir: Path
-    listed: bool  # whether the index has the run
+    in_index: bool  # whether the index has the run
 
     def hint(self, verbs: str) -> str:
         """Return a note that says how to find the run again; `verbs` names commands for it."""
-        if self.listed:
+        if self.in_index:
             return f"note: run {self.record.run}; see sbatchgen {verbs}"
         return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
 
@@ -63,7 +65,7 @@ class SubmittedRun:
 def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -> None:
     """Raise BudgetError if the jobs of a submission may take more than a budget has left; charge nothing.
 
-    A job on this machine is refused if there is a budget: Slurm does not count a training on a login node.
+    If there is a budget, a job on this machine is refused, because no budget counts what it takes.
     """
     if submission.local:
         if search_path.find("sbatch", environment) and allowances(environment):
@@ -116,14 +118,17 @@ def reserve_run_folder(
     locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
     with run_folder.only_owner_writes(), locked as lock:
         if pending := records.submitting(run_dir):
-            _settle(run_dir, pending, environment)
+            _record_pending(run_dir, pending, environment)
         if submission.folder_conflict and (problem := submission.folder_conflict()):
             raise DocumentError([problem])
         yield replace(submission, run_dir=run_dir, record=record), lock
 
 
-def _settle(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
-    """Write the record and the script of a job whose command was killed, if Slurm has accepted the job."""
+def _record_pending(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
+    """Keep the record and the script of a job whose command was killed, if Slurm has accepted the job.
+
+    Otherwise remove the pending record.
+    """
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
             with contextlib.suppress(OSError):
@@ -153,32 +158,33 @@ def submit(
     of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
     Raises SlurmError if Slurm refuses or can't be asked, OSError if the run folder can't be written.
     """
-    env, leaks = (dict(environment), []) if keep_env else client.submit_environment(environment)
-    if leaks:
-        note(f"note: removed from the environment of sbatch, would change the job: {', '.join(leaks)}")
+    env, removed = (dict(environment), []) if keep_env else client.submit_environment(environment)
+    if removed:
+        note(f"note: removed from the environment of sbatch, would change the job: {', '.join(removed)}")
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     record = replace(submission.record, key=key or new_key(), submitted=time.time())
     record = replace(record, surroundings=surroundings(submission, environment))
     debit = _debit(record.key, submission, (*submission.options, *options), env)
-    named = submission.option_sources.get("clusters")
-    clusters = env.get("SBATCH_CLUSTERS") or (named.value if named else "")
+    option = submission.option_sources.get("clusters")
+    clusters = env.get("SBATCH_CLUSTERS") or (option.value if option else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
-    copied = submission.snapshot if submission.snapshot and not submission.snapshot.place.exists() else None
-    if copied:
-        copied.copy()
+    # The later jobs of a chain or a sweep find the copy that the first job has made.
+    new_copy = submission.snapshot if submission.snapshot and not submission.snapshot.place.exists() else None
+    if new_copy:
+        new_copy.copy()
     entry = IndexEntry(index, record, run_dir, note)
     record = replace(record, run=entry.name)
     with (
-        _undone_on_failure(entry, debit, run_dir, copied, note),
+        _undone_on_failure(entry, debit, run_dir, new_copy, note),
         private_script(submission.script, submission.name, record.key) as script,
     ):
         if debit:
             debit.enter()
         records.begin(run_dir, replace(record, cluster=clusters))
         command = ("sbatch", "--parsable", *submission.options, *options, str(script))
-        refused = partial(refusal, submission.option_sources)
-        accepted = ask(command, env, refused, note, arguments=arguments, clusters=clusters, lock=lock)
+        error_of = partial(refusal, submission.option_sources)
+        accepted = ask(command, env, error_of, note, arguments=arguments, clusters=clusters, lock=lock)
     if debit:
         debit.change(job=accepted.job)
     entry.change(Index.accept, accepted.job, accepted.cluster)
@@ -191,12 +197,12 @@ def submit(
     except OSError as error:
         note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
     shown_starts.keep_submission(environment, record)
-    return SubmittedRun(accepted, record, run_dir, listed=entry.index is not None)
+    return SubmittedRun(accepted, record, run_dir, in_index=entry.index is not None)
 
 
 @contextlib.contextmanager
 def _undone_on_failure(
-    entry: IndexEntry, debit: Debit | None, run_dir: Path, copied: Snapshot | None, note: Note
+    entry: IndexEntry, debit: Debit | None, run_dir: Path, new_copy: Snapshot | None, note: Note
 ) -> Iterator[None]:
     """Remove the charge, record, index entry and snapshot of a submission if it made no job."""
     try:
@@ -211,8 +217,8 @@ def _undone_on_failure(
             debit.change()
         records.drop(run_dir)
         entry.change(Index.remove)
-        if copied:
-            shutil.rmtree(copied.place, ignore_errors=True)
+        if new_copy:
+            shutil.rmtree(new_copy.place, ignore_errors=True)
         raise
 
 
@@ -225,7 +231,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
 
 @contextlib.contextmanager
 def _errors_as_warnings(note: Note) -> Iterator[None]:
-    """Print an error of the index as a warning: the job is submitted without the index."""
+    """Print an error of the index as a warning, because the job is submitted also without the index."""
     try:
         yield
     except DocumentError as error:
@@ -256,8 +262,8 @@ def refusal(options: Mapping[str, OptionSource], answer: client.Output) -> Sbatc
     """Return the error for an answer of sbatch that refuses a job; `options` are the options of the job."""
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
-    unnamed = _OVER_A_LIMIT.search(answer.err) and not _LIMIT.search(answer.err)
-    kind = TooManyJobsError if unnamed or _TOO_MANY.search(answer.err) else SlurmError
+    is_unnamed = _ANY_LIMIT.search(answer.err) and not _LIMIT_NAME.search(answer.err)
+    kind = TooManyJobsError if is_unnamed or _JOB_COUNT_LIMIT.search(answer.err) else SlurmError
     return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, options))
 
 

@@ -2,13 +2,16 @@
 
 `rendered` and `finished` make submissions; `sbatch` and `local` start their jobs.
 
-A chain is for clusters where a job may not requeue itself: its jobs continue one training, one after the
+A chain is for clusters where a job may not requeue itself. Its jobs continue one training, one after the
 other. A job of a chain starts after all earlier jobs have ended without success. When a job has completed,
-Slurm removes the later jobs. Each job depends on all earlier jobs: if it depended only on the last one, it
-would start after Slurm has removed that job, because a removed job has not completed either (seen on Slurm
-22.05.8 and 26.05.5). After a failure the script cancels the waiting jobs of its chain: squeue shows their
-Command, and their keys start with the same word. If job 1 fails before job 2 is submitted, job 2 still
-starts, and fails.
+Slurm removes the later jobs.
+
+Each job depends on all earlier jobs. If a job depended only on the job before it, it would start once Slurm
+has removed that job, because a removed job has not completed (seen on Slurm 22.05.8 and 26.05.5).
+
+After a failure the script cancels the waiting jobs of its chain. It finds them by their Command in squeue,
+which has their keys: all keys of a chain start with the same word. If job 1 fails before job 2 is submitted,
+job 2 still starts, and fails.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ class Submission:
     option_sources: Mapping[str, OptionSource]  # all its options by their long names
     log_folders: tuple[Path, ...]  # the folders of its logs, which must exist before it starts
     run_dir: Path | None  # its run folder, or the part of its path that is known; None for a finished script
-    local: bool  # whether bash runs it on this machine, without Slurm
+    local: bool  # whether bash runs the script on this machine, without Slurm
     # Further options for the command line of sbatch, such as "--mem=64G", which override the script's own
     options: tuple[str, ...] = ()
     jobs: int = 1  # the number of jobs in its chain
@@ -79,9 +82,10 @@ def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
     """
     if not before:
         return (f"--dependency={dependency}",) if dependency else ()
-    first = dependency if "?" not in dependency else ""  # "any of" and "all of" can't be mixed: sbatch(1)
-    waits = ",".join(filter(None, (first, f"afternotok:{':'.join(before)}")))
-    return (f"--dependency={waits}", "--kill-on-invalid-dep=yes")
+    # "?" stands for "any of", "," for "all of". sbatch does not allow both in one dependency.
+    kept = dependency if "?" not in dependency else ""
+    conditions = ",".join(filter(None, (kept, f"afternotok:{':'.join(before)}")))
+    return (f"--dependency={conditions}", "--kill-on-invalid-dep=yes")
 
 
 def after_completion(run: RunState, point: str = "") -> str:
@@ -105,10 +109,11 @@ def after_completion(run: RunState, point: str = "") -> str:
     if any(is_local(job) for job in jobs):
         return ""
     ids: list[str] = []
-    sweeps = False
+    has_sweep = False
     for job in (job for job in jobs if job.id):
         submission = record.read_record(run.run.folder, job.id)
         tasks = indices(submission.array) if submission and submission.one_training else None
         ids += [f"{job.id}_{task}" for span in tasks for task in span] if tasks else [job.id]
-        sweeps |= submission is not None and submission.command[1:2] == ("sweep",)
-    return ("," if sweeps else "?").join(f"afterok:{id_}" for id_ in ids)
+        has_sweep |= submission is not None and submission.command[1:2] == ("sweep",)
+    # All jobs of a sweep must complete. In a chain, one job completes the training.
+    return ("," if has_sweep else "?").join(f"afterok:{id_}" for id_ in ids)

@@ -33,6 +33,7 @@ _LOCKS = 16  # the number of lock files; two submissions of the same work share 
 _SHORT_SUM = 4  # characters of a checksum of values: too few to guess a password from
 MAX_TEXT = 1 << 20  # bytes of a file whose text is searched for names
 MAX_SETTINGS = 100  # settings files that are read
+# The names of settings files, such as "conf/train.yaml"
 _SETTINGS = re.compile(rb"(?<![\w./-])[\w./-]{1,200}\.(?:ya?ml|json|toml|ini|cfg|sh)\b")
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z_0-9]*")
 # The variables that decide which Python runs, and which modules Python finds
@@ -57,21 +58,21 @@ def refuse_twins(
             with contextlib.suppress(OSError):  # even without the lock, a twin that has a job is found
                 locks.enter_context(files.locked(file, WAIT_S))
         for submission in submissions:
-            if twin := find(submission, index, environment):
-                job, same = twin
+            if twin := find_twin(submission, index, environment):
+                job_id, common = twin
                 fix = "look at it: sbatchgen status; to submit it once more: --again"
-                raise CommandLineError.of(f"job {job} is the same {same}, and has not ended", fix=fix)
+                raise CommandLineError.of(f"job {job_id} is the same {common}, and has not ended", fix=fix)
         yield
 
 
 def _lock(submission: Submission, index: Index) -> Path:
     """Return the lock file of a submission, which follows from its work."""
-    work = _work(submission.record) or submission.script
+    work = _work_bytes(submission.record) or submission.script
     number = hashlib.sha256(work).digest()[0] % _LOCKS
     return index.file.with_name(f"submit-{number:02}.lock")
 
 
-def find(submission: Submission, index: Index, environment: Mapping[str, str]) -> tuple[str, str] | None:
+def find_twin(submission: Submission, index: Index, environment: Mapping[str, str]) -> tuple[str, str] | None:
     """Return the id of the twin, and the common parts in words; None without a twin."""
     live = [job for job in index.jobs() if not job.ended][-_MAX_JOBS:]
     if not live:  # the usual case, in which no file has to be read
@@ -79,22 +80,25 @@ def find(submission: Submission, index: Index, environment: Mapping[str, str]) -
     folders = {run.name: run.folder for run in index.runs()}
     live = [job for job in live if job.run in folders]  # another command may change the index meanwhile
     checksum = surroundings(submission, environment)
-    alike = {job.key: same for job in live if (same := _same(job, folders[job.run], submission, checksum))}
+    by_key: dict[str, str] = {}  # what each candidate has in common, by the key of the job
+    for job in live:
+        if common := _common_parts(job, folders[job.run], submission, checksum):
+            by_key[job.key] = common
     with contextlib.suppress(SlurmError):  # the submission reports why Slurm does not answer
-        for row in queue(environment) if alike else ():
-            if key_of(row.command) in alike and not row.state.ended:
-                return str(row.job), alike[key_of(row.command)]
+        for row in queue(environment) if by_key else ():
+            if key_of(row.command) in by_key and not row.state.ended:
+                return str(row.job), by_key[key_of(row.command)]
     return None
 
 
-def _same(job: RunJob, folder: Path, submission: Submission, checksum: str) -> str:
+def _common_parts(job: RunJob, folder: Path, submission: Submission, checksum: str) -> str:
     """Return in words what a job has in common with a submission; "" if the job does other work.
 
-    `checksum` is the submission's checksum of its surroundings. The command of a job without an id was
-    killed. In the run folder of the submission itself, `reserve_run_folder` finds the job, and keeps its
-    record.
+    `checksum` is the submission's checksum of its surroundings.
     """
     new = submission.record
+    # A job without an id is of a command that was killed. `reserve_run_folder` finds such a job in the run
+    # folder of the submission itself.
     if not job.id and folder == submission.run_dir:
         return ""
     old = records.read_record(folder, job.id) if job.id else records.submitting(folder)
@@ -103,7 +107,12 @@ def _same(job: RunJob, folder: Path, submission: Submission, checksum: str) -> s
     if new.reads != old.reads and new.reads and old.reads:  # the trainer was edited meanwhile
         return ""
     is_second = any(value.name in _SECOND_RUN and value.by == "command line" for value in new.values)
-    if not is_second and old.version == new.version and (work := _work(new)) and work == _work(old):
+    if (
+        not is_second
+        and old.version == new.version
+        and (work := _work_bytes(new))
+        and work == _work_bytes(old)
+    ):
         return f"job in {folder}, with the same trainer, arguments and resources"
     newest = Path(old.script).name or submitted_scripts.NEWEST
     script = submitted_scripts.path(folder, job.id) if job.id else folder / newest
@@ -113,7 +122,7 @@ def _same(job: RunJob, folder: Path, submission: Submission, checksum: str) -> s
     return ""
 
 
-def _work(record: Record) -> bytes:
+def _work_bytes(record: Record) -> bytes:
     """Return the work of a rendered job as bytes, without its name and run folder; b"" if it is not known.
 
     The work of a sweep is not known, because only the script has its points.
