@@ -151,7 +151,7 @@ def test_what_was_trained_again_counts_once(tmp_path: Path) -> None:
 
     back = read_history(run(tmp_path / "b", *crashed, *again, start(3), train(4, 0.81)))
     assert back.curves["train loss"] == [(2, 0.9), (4, 0.81)]
-    assert (back.restarts, back.last) == ([3], 4)
+    assert (back.restarts, back.last_step) == ([3], 4)
 
     afresh = read_history(run(tmp_path / "c", *crashed, start(0), train(2, 0.5)))
     assert {name: points for name, points in afresh.curves.items() if points} == {

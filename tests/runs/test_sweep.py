@@ -198,7 +198,7 @@ def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
             raise why
         sent.append((submission.record.array, " ".join((*options, *arguments))))
         return SubmittedRun(
-            Accepted("1", "", ""), replace(submission.record, job=str(len(sent))), Path(), listed=True
+            Accepted("1", "", ""), replace(submission.record, job=str(len(sent))), Path(), in_index=True
         )
 
     return submit
@@ -245,7 +245,7 @@ def test_another_refusal_ends_a_sweep() -> None:
 @pytest.mark.parametrize("submitted", [0, 1])
 def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: int) -> None:
     submission = replace(submission_of("0-1"), run_dir=tmp_path)
-    accepted = SubmittedRun(Accepted("1", "", ""), submission.record, tmp_path, listed=True)
+    accepted = SubmittedRun(Accepted("1", "", ""), submission.record, tmp_path, in_index=True)
     with (
         pytest.raises(KeyboardInterrupt),
         keep_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),

@@ -22,7 +22,7 @@ from sbatchgen.jobs.render.templates import environment_of, render_template
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.jobs.runtimes.base import absolute, inherits
+from sbatchgen.jobs.runtimes.base import absolute, inherits_variable
 
 # launcher -> the title of the command in the script; without a launcher it is the mode's title.
 TITLES = {
@@ -230,7 +230,7 @@ def _runtime_variables(
     return values | {
         "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(called)],
         "any_container": any(job.runtime.is_container for job in jobs),
-        "foreign": [name for name in FOREIGN if not any(inherits(job, name) for job in jobs)],
+        "foreign": [name for name in FOREIGN if not any(inherits_variable(job, name) for job in jobs)],
         "starts_pyxis": resolved.slurm and RUNTIMES["enroot"] in [job.runtime for job in jobs],
     }
 

@@ -15,14 +15,15 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import Argument, ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-_URI = re.compile(r"[a-z][a-z0-9+.-]*://")
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address: "docker://"
 _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
-_WRAPPER = "_wrapper"
-_SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")
-# Flags that keep the host's variables out of the container.
+_WRAPPER_ENDING = "_wrapper"  # of the names of wrappers
+_SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")  # the variables for temporary files and for the cache
+# Flags that keep the host's variables out of the container, such as -e and -C
 _CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
-# vendor -> flag; each container has /dev/dri, which includes the GPUs of Intel.
+# The flag for the GPUs of each vendor. Those of Intel need none, because they are in /dev/dri, which each
+# container has.
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}
 
 
@@ -92,7 +93,11 @@ class ApptainerRuntime(base.ContainerRuntime):
     def variables(
         self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
     ) -> dict[str, Any]:
-        """Return the template's variables for the exports that override the image's, and for a wrapper."""
+        """Return the template's variables.
+
+        Each exported variable gets a twin with a prefix, such as APPTAINERENV_NAME, which overrides the
+        variable NAME of the image.
+        """
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
         wrapper = _is_wrapper(job.facts)
         return {
@@ -109,11 +114,11 @@ class ApptainerRuntime(base.ContainerRuntime):
         yield from super().starts_by(job, mounted)
 
     def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Return the prefixes of the variables that the program reads: APPTAINER, and perhaps SINGULARITY."""
+        """Return the prefixes of the variables that the program reads: APPTAINER, or also SINGULARITY."""
         return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
 
     def needs(self, facts: Any) -> base.Requirement | None:
-        """Return the requirement of an image; None for a wrapper, since a module may name its image."""
+        """Return the requirement of an image; None for a wrapper, because a module may name the image."""
         return None if _is_wrapper(facts) else self.requires
 
     def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
@@ -122,12 +127,12 @@ class ApptainerRuntime(base.ContainerRuntime):
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `apptainer exec` with its mounts, or the wrapper with the variables that it reads."""
-        facts, flag = job.facts, ""
+        facts, gpu_flag = job.facts, ""
         if job.mode.uses_gpus:
-            flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
+            gpu_flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
         is_wrapper = _is_wrapper(facts)
-        words = [quoting.word(flag)] if flag else []
-        # SING_FLAGS of a wrapper is in double quotes
+        words = [quoting.word(gpu_flag)] if gpu_flag else []
+        # The flags of a wrapper come into the double quotes of SING_FLAGS, so they lose their own.
         words += [quoting.path(text)[1:-1] if is_wrapper else quoting.value(text) for text in facts.flags]
         flags = "".join(f" {word}" for word in words)
         if any(map(_CLEANING.fullmatch, facts.flags)):
@@ -159,7 +164,7 @@ class ApptainerRuntime(base.ContainerRuntime):
                 yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
 
     def unsaved(self, job: base.RuntimeJob) -> base.KeyFault | None:
-        """Return the fault that SIGTERM unmounts a .sif image before the trainer has saved, or None."""
+        """Return the fault that SIGTERM may unmount a .sif image before the trainer has saved; or None."""
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
             return None
@@ -177,7 +182,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         keys: dict[str, Any] = {"command": command} if command != self.name else {}
         if verb != "exec":
             keys["verb"] = verb
-        is_wrapper = command.endswith(_WRAPPER)
+        is_wrapper = command.endswith(_WRAPPER_ENDING)
         image = draft.file(tool.operands[0], tool.body) if tool.operands else None
         if image:
             keys["image"] = image
@@ -214,7 +219,7 @@ def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any
 
 def _is_wrapper(facts: Apptainer) -> bool:
     """Return whether the program is a site's wrapper, which reads SING_IMAGE and SING_FLAGS."""
-    return facts.command.endswith(_WRAPPER)
+    return facts.command.endswith(_WRAPPER_ENDING)
 
 
 RUNTIME = ApptainerRuntime()

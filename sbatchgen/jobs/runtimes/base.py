@@ -22,9 +22,9 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # folders whose paths only the running job knows
 # Returns a path of the job as a path on this machine; None if a variable in it is not set.
 FindLocal = Callable[[ShellPath], Path | None]
-# vendor -> the variables that select the GPUs which a process sees. AMD's second to fourth variable select
-# among the GPUs that the first leaves, with new numbers, so two of them may hide all GPUs. Source:
-# rocm.docs.amd.com, "GPU isolation techniques".
+# By vendor, the variables that select the GPUs which a process sees. AMD's second to fourth variable select
+# among the GPUs that the first leaves, which have new numbers then, so two variables may together hide all
+# GPUs. Source: rocm.docs.amd.com, "GPU isolation techniques".
 MASKS = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "intel": ("ZE_AFFINITY_MASK",),
@@ -94,12 +94,12 @@ else:  # protocols take time to make, and only type checkers need them
 
 
 class Key(NamedTuple):
-    """A key of a job: its name, type and `described` field, and the key of `Facts` that has its default."""
+    """A key of a job."""
 
     name: str
-    kind: Any
-    field: Any
-    fact: str
+    kind: Any  # its type
+    field: Any  # its field, made by `described`
+    fact: str  # the key of `Facts` that has its default
 
 
 class ImageTool(NamedTuple):
@@ -109,22 +109,22 @@ class ImageTool(NamedTuple):
     words: tuple[str, ...]  # the words of the command before the new file and the source
     scratch: tuple[str, str]  # the variables for its temporary folder and for its cache
     uri: Callable[[str], str]  # makes the command's argument from a source; raises CommandLineError
-    older: str = ""  # the program's earlier name, which is used if only that is on PATH
+    older: str = ""  # the program's earlier name, which is used if PATH has no program of the newer name
 
 
 class Requirement(NamedTuple):
-    """A job key without which a runtime can't start: the key, its value in words, and its flag."""
+    """A job key without which a runtime can't start."""
 
     key: str
-    what: str
-    flag: str
+    what: str  # its value in words: "an image"
+    flag: str  # its flag with an example of a value: "--image FILE.sif"
 
 
 class KeyFault(NamedTuple):
-    """A fault of a key of a job: the key, the problem, and a fix."""
+    """A fault of a key of a job."""
 
     key: str
-    what: str
+    what: str  # what is wrong
     fix: str
 
 
@@ -142,18 +142,20 @@ class Runtime:
     keys: tuple[Key, ...] = ()  # its keys in jobs
     # the job key without which it can't start; the key chooses the runtime if the job names none
     requires: Requirement | None = None
-    function = ""  # the bash function that sets it up, a file of templates/mechanics; or ""
+    function = (
+        ""  # the bash function that sets it up, from the file of this name in templates/mechanics; or ""
+    )
     # commands that start a program in it, by their names in the table of programs: "uv run"
     starts: tuple[str, ...] = ()
     srun_option = ""  # the option of srun that starts it, or ""
     is_container = False  # whether the training runs in a container
-    mounts_own = False  # whether the script mounts the folders of the run in its container
+    mounts_own = False  # whether the script, not the runtime, mounts the folders of the run in its container
     may_use_modules = False  # whether packages of modules may reach it by PYTHONPATH
-    finds_user_packages = True  # whether its Python finds packages in ~/.local unless a variable forbids it
+    finds_user_packages = True  # whether its Python finds packages in ~/.local unless PYTHONNOUSERSITE is set
     needs_slurm = ""  # why it needs Slurm, or ""
-    one_line_values = ""  # why values of variables may have no line breaks, or ""
+    one_line_values = ""  # why values of variables may have no line breaks; "" if they may
     mount_options = ""  # the options that may follow SRC:DST: in a mount, as a regular expression
-    removes_slowly = False  # whether removing its containers may take longer than a job has left
+    removes_slowly = False  # whether removing its container may take longer than a job has left after SIGTERM
     image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
     enter = ""  # shell code that runs its arguments in the job's container, in a Slurm step; or ""
     unset: ClassVar[Mapping[str, Any]] = {}  # values of its template variables in jobs of other runtimes
@@ -184,7 +186,7 @@ class Runtime:
         yield from ()
 
     def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the commands of bash that set up the runtime; `mounted` are the folders of a container."""
+        """Yield the commands of bash that set up the runtime; a container mounts the `mounted` folders."""
         if self.function:
             yield self.function
 
@@ -193,15 +195,15 @@ class Runtime:
         return {}
 
     def words(self, job: RuntimeJob) -> dict[str, str]:
-        """Return variables of the training whose values bash computes in the job, as words of bash."""
+        """Return variables of the training whose values only the job knows, each with a word of bash."""
         return {}
 
     def directives(self, job: RuntimeJob) -> Mapping[str, str]:
-        """Return options of sbatch that the runtime itself adds, by long name."""
+        """Return the options of sbatch that the runtime adds, with their values, by long name."""
         return {}
 
     def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
-        """Return variables of the runtime's own program, as words of `export`."""
+        """Return the variables for the runtime's own program, as words of `export`: "NAME=value"."""
         return ()
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -217,11 +219,11 @@ class Runtime:
         return []
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield the faults of the job's keys that are faults on every cluster."""
+        """Yield the faults of the job's keys, as far as they don't depend on the cluster."""
         yield from ()
 
     def unsaved(self, job: RuntimeJob) -> KeyFault | None:
-        """Return why a checkpoint that the trainer saves at a preemption may be lost; None if it is safe."""
+        """Return why the trainer may fail to save a checkpoint at a preemption; None if it can save."""
         return None
 
     def unmountable(self, path: str) -> str:
@@ -233,7 +235,7 @@ class Runtime:
         yield from ()
 
     def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
-        """Return the keys of `Facts` that a command of an old script gives; None for other commands."""
+        """Return the keys of `Facts` if a command of an old script activates this runtime; None otherwise."""
         return None
 
     def tool(self, launch: ScriptLaunch) -> Tool | None:
@@ -245,7 +247,7 @@ class Runtime:
         return None
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
-        """Return the keys of `Facts` that a tool of an old script gives."""
+        """Return the keys of `Facts` that the `tool` of an old script's launch gives."""
         return {}
 
 
@@ -273,7 +275,7 @@ class ContainerRuntime(Runtime):
 
     is_container = True
     mounts_own = True
-    names_images = False  # whether its images are names only, never files
+    only_names_images = False  # whether its images are always names, never files
 
     def settings(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the image."""
@@ -289,7 +291,7 @@ class ContainerRuntime(Runtime):
 
     def is_file(self, image: str) -> bool:
         """Return whether the image is a file; other images are a name or the address of a registry."""
-        return not self.names_images and "://" not in image
+        return not self.only_names_images and "://" not in image
 
     def missing(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
         """Yield a fault for an image file that does not exist, or is empty, as after a failed pull."""
@@ -305,7 +307,10 @@ class ContainerRuntime(Runtime):
 
 
 def path_faults(key: str, path: ShellPath, find_local: FindLocal, noun: str, fix: str) -> Iterator[KeyFault]:
-    """Yield a fault for a path that does not exist, if its folder exists or it is below the submit folder."""
+    """Yield a fault for a path that does not exist, if this machine can tell.
+
+    If the folder of an absolute path does not exist either, only compute nodes may have this file system.
+    """
     file = find_local(path)
     if file and (file.parent.is_dir() or path[0] not in "/$") and not file.exists():
         yield KeyFault(key, f"there is no {noun} {file}", f"{fix}: --{key.replace('_', '-')}")
@@ -320,8 +325,8 @@ def container_keys(mounts: str) -> tuple[Key, ...]:
 def env_in_container(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
     """Yield an `env` command for containers that start in the image's folder with the image's variables.
 
-    It changes to the job's folder, and sets the `exported` variables. Variables from the submitting shell are
-    excluded, because they may be secrets, and other users can read command lines.
+    The command changes to the job's folder, and sets the `exported` variables. Variables from the submitting
+    shell are excluded, because they may be secrets, and other users can read command lines.
     """
     secrets = {name for name, value in job.env.items() if value is None}
     assignments = (f'{name}="${name}"' for name in exported if name not in secrets)
@@ -334,13 +339,13 @@ def sourced_file(command: Command, draft: ScriptDraft) -> tuple[str, int]:
         return "", 0
     word, body = command.words[1], draft.body
     file = draft.file(word, body)
-    relative = not (draft.path(word, body) or "").startswith(("/", "$"))
-    if file is None or (draft.folder != SUBMIT_DIR and relative):
+    is_relative = not (draft.path(word, body) or "").startswith(("/", "$"))
+    if file is None or (is_relative and draft.folder != SUBMIT_DIR):  # the script has changed its folder
         return "", 0
     return file, len(command.words) - 2
 
 
-def inherits(job: RuntimeJob, name: str) -> bool:
+def inherits_variable(job: RuntimeJob, name: str) -> bool:
     """Return whether a job gets a variable, or a part of its value, from the shell that submits it."""
     if name not in job.env:
         return False

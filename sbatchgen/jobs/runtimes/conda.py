@@ -8,7 +8,9 @@ from sbatchgen.base.quoting import path
 from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
-_IN_BIN, _IN_PROFILE = "/bin/conda", "/etc/profile.d/conda.sh"
+# Files of an installation, below its root
+_PROGRAM, _PROFILE_SCRIPT = "/bin/conda", "/etc/profile.d/conda.sh"
+# The arguments of conda in eval "$(conda shell.bash hook)", which defines `conda activate`
 _HOOKS = (["shell.bash", "hook"], ["shell.posix", "hook"])
 
 
@@ -69,10 +71,10 @@ class CondaRuntime(base.Runtime):
         if command.name == "eval" and len(words) == 2:
             path = body.text_of(words[1])
             inner = path.strip().removeprefix("$(").removesuffix(")").removesuffix(" 2> /dev/null").split()
-            return _root(inner[0].strip('"'), _IN_BIN) if len(inner) == 3 and inner[1:] in _HOOKS else None
+            return _root(inner[0].strip('"'), _PROGRAM) if len(inner) == 3 and inner[1:] in _HOOKS else None
         file, arguments = base.sourced_file(command, draft)
-        if file.endswith(_IN_PROFILE) and not arguments:
-            return _root(file, _IN_PROFILE)
+        if file.endswith(_PROFILE_SCRIPT) and not arguments:
+            return _root(file, _PROFILE_SCRIPT)
         if file.rpartition("/")[2] != "activate" or (arguments != 1 and file != "activate"):
             return None
         env = draft.path(words[2], body) if arguments == 1 else None
@@ -81,7 +83,10 @@ class CondaRuntime(base.Runtime):
 
 
 def _root(path: str, end: str) -> dict[str, str] | None:
-    """Return the installation of a file with the path ROOT`end`; {} for `conda` on PATH, None for others."""
+    """Return the key `root` for a file of an installation, whose path is the root and then `end`.
+
+    Return {} for `conda` without a path, which is on PATH, and None for any other file.
+    """
     if path == "conda":
         return {}
     root = path.removesuffix(end).replace("$HOME", "${HOME}").replace("${{HOME}}", "${HOME}")

@@ -13,9 +13,9 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
-_MAX_BYTES = 1 << 20  # bytes of a file
-_MAX_DEPTH = 8  # environments in a chain of base environments
-_ABOUT = "Environment of the CSCS container engine, a file or a name."
+_MAX_BYTES = 1 << 20  # bytes of an EDF that are read
+_MAX_DEPTH = 8  # the length of a chain of base environments
+_KEY_HELP = "Environment of the CSCS container engine, a file or a name."
 
 
 @record
@@ -31,7 +31,7 @@ class EdfRuntime(base.Runtime):
     name = "edf"
     title = "The CSCS container engine."
     Facts = Edf
-    keys = (base.path_key("edf", "environment", "FILE|NAME", _ABOUT),)
+    keys = (base.path_key("edf", "environment", "FILE|NAME", _KEY_HELP),)
     requires = base.Requirement("edf", "an environment", "--edf ./FILE.toml")
     function = "check_edf"
     srun_option = "environment"
@@ -78,20 +78,20 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
     """
     try:
         text = files.read_file(_file(edf, folder, environment), _MAX_BYTES).decode()
-        read = import_module("tomllib").loads(text)
+        definition = import_module("tomllib").loads(text)
     except (ImportError, OSError, ValueError):
         return None
-    bases, mounts = read.get("base_environment", []), read.get("mounts", [])
+    bases, mounts = definition.get("base_environment", []), definition.get("mounts", [])
     folders: list[str] = []
-    for parent in [bases] if isinstance(bases, str) else bases:
-        inherited = mounted(str(parent), folder, environment, depth + 1) if depth < _MAX_DEPTH else None
-        if inherited is None:
+    for base_edf in [bases] if isinstance(bases, str) else bases:
+        of_base = mounted(str(base_edf), folder, environment, depth + 1) if depth < _MAX_DEPTH else None
+        if of_base is None:
             return None
-        folders += inherited
+        folders += of_base
     for mount in map(str, mounts if isinstance(mounts, list) else ()):
-        source, _, rest = mount.partition(":")
+        source, _, rest = mount.partition(":")  # SRC:DST:OPTIONS
         path = ShellPath(rest.partition(":")[0] or source)
-        if "${" in mount and (":-" in mount or path.unset(environment)):
+        if "${" in mount and (":-" in mount or path.unset(environment)):  # "${NAME:-DEFAULT}"
             return None
         folders.append(str(folder / path.filled(environment)))
     return folders
@@ -104,9 +104,9 @@ def _file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:
         if path.unset(environment):
             raise OSError(f"{edf} is known only in the job")
         return folder / path.filled(environment)
-    places = (environment.get("EDF_PATH") or f"{environment.get('HOME', '')}/.edf").split(":")
-    there = (Path(place, f"{edf}.toml") for place in places)
-    return next((file for file in there if file.is_file()), folder / edf)
+    search_path = (environment.get("EDF_PATH") or f"{environment.get('HOME', '')}/.edf").split(":")
+    candidates = (Path(place, f"{edf}.toml") for place in search_path)
+    return next((file for file in candidates if file.is_file()), folder / edf)
 
 
 RUNTIME = EdfRuntime()

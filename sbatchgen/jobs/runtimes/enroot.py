@@ -14,9 +14,9 @@ NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # the variable with the GPUs that Enroot's ho
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the variable with the parts of the driver that the hook mounts
 # Variables with folders of caches, which people export in their shells and a container may not have.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
-OF_IMAGE = "image"  # the working folder that the image names
-_SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")
-_URI = re.compile(r"[a-z][a-z0-9+.-]*://")
+WORKDIR_OF_IMAGE = "image"  # the value of `workdir` for the working folder that the image names
+_SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")  # the variables for temporary files and for the cache
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address: "docker://"
 _BASH_CHARACTERS = re.compile(r'[$`"]')  # special characters in double quotes
 
 
@@ -42,7 +42,7 @@ exec "$@"
 """
 
 
-def _source(source: str) -> str:
+def _uri_of(source: str) -> str:
     """Return the URI of an image, with # after the registry, which older releases of Enroot need.
 
     Raises CommandLineError: the source is a file, or not a URI.
@@ -84,10 +84,10 @@ class EnrootRuntime(base.ContainerRuntime):
     )
     removes_slowly = True  # 41 s were measured with a small image
     enter = _ENTER
-    image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _source),)
+    image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _uri_of),)
 
     def is_file(self, image: str) -> bool:
-        """Return whether pyxis treats the image as a path."""
+        """Return whether pyxis takes the image for the path of a file."""
         return image.startswith(("/", ".", "${"))
 
     unset: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
@@ -95,26 +95,30 @@ class EnrootRuntime(base.ContainerRuntime):
     def variables(
         self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
     ) -> dict[str, Any]:
-        """Return the template's variables: `caches` are the submitting shell's variables to unset."""
+        """Return the template's variables.
+
+        With `gives_cuda`, the script asks the hook for the parts of the driver that CUDA needs, if the image
+        does not. `caches` are variables of the submitting shell that the script unsets.
+        """
         image = job.software.get("image") or ""
-        gpus = self._on_nvidia(job) and self.is_file(image) and CAPABILITIES not in job.env
-        caches = tuple(name for name in CACHES if not base.inherits(job, name))
-        return {"pyxis": True, "gives_cuda": gpus, "caches": caches}
+        gives_cuda = self._needs_hook(job) and self.is_file(image) and CAPABILITIES not in job.env
+        caches = tuple(name for name in CACHES if not base.inherits_variable(job, name))
+        return {"pyxis": True, "gives_cuda": gives_cuda, "caches": caches}
 
     def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function with all mounts."""
         yield " \\\n        ".join(quoting.packed([self.function, *(f'"{mount}"' for mount in mounted)]))
 
-    def _on_nvidia(self, job: base.RuntimeJob) -> bool:
+    def _needs_hook(self, job: base.RuntimeJob) -> bool:
         """Return whether the job uses GPUs that need the hook; GPUs of AMD are plain devices in /dev."""
         return job.mode.uses_gpus and job.gpu_vendor == "nvidia"
 
     def exports(self, job: base.RuntimeJob) -> dict[str, str]:
-        """Return the variables that Enroot's hook reads; "all" fails on a node without NVIDIA's tools."""
+        """Return the variables that Enroot's hook reads."""
         exports = {}
-        if not self.words(job):
-            exports[NVIDIA] = "all" if self._on_nvidia(job) else "void"
-        if self._on_nvidia(job) and not self.is_file(job.software.get("image") or ""):
+        if not self.words(job):  # "all" would fail on a node without NVIDIA's tools
+            exports[NVIDIA] = "all" if self._needs_hook(job) else "void"
+        if self._needs_hook(job) and not self.is_file(job.software.get("image") or ""):
             exports[CAPABILITIES] = "compute,utility"  # the variables of an image in a registry are not known
         return exports
 
@@ -123,7 +127,7 @@ class EnrootRuntime(base.ContainerRuntime):
         return ("ENROOT_FORCE_OVERRIDE=yes",)
 
     def words(self, job: base.RuntimeJob) -> dict[str, str]:
-        """Return the hook's variable for a job without GPUs, as sbatch's command line may request GPUs."""
+        """Return the hook's variable for a job that asks for no GPUs; sbatch's command line may add some."""
         may_get_gpus = job.mode.uses_gpus and not (job.gpus_per_node or job.shards)
         sets_variable = may_get_gpus and job.gpu_vendor != "amd" and NVIDIA not in job.env
         return {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'} if sets_variable else {}
@@ -131,8 +135,8 @@ class EnrootRuntime(base.ContainerRuntime):
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the options that pyxis adds to srun."""
         folder = job.facts.workdir
-        workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'
-        option = "" if folder == OF_IMAGE else f" --container-workdir={workdir}"
+        workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'  # as a word of bash
+        option = "" if folder == WORKDIR_OF_IMAGE else f" --container-workdir={workdir}"
         yield f'--container-image="$IMAGE"{option} --no-container-mount-home'
         names = exported if folder else (*exported, "PWD")  # without PWD it would start in the image's folder
         yield f'--container-env="{",".join(names)}"'
@@ -140,9 +144,9 @@ class EnrootRuntime(base.ContainerRuntime):
         yield f'--container-mounts="{pairs}"'
 
     def environment_changes(self, job: base.RuntimeJob) -> list[str]:
-        """Return HOME for caches, because the image's home can't be written."""
-        is_given = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
-        return [f'HOME="{"$HOME" if is_given else "$RUN_DIR"}"']
+        """Return a HOME that can be written, for caches: the image's own home can't."""
+        has_home = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
+        return [f'HOME="{"$HOME" if has_home else "$RUN_DIR"}"']
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield a fault for an image file that pyxis treats as a registry address, or that is Apptainer's."""
@@ -181,7 +185,7 @@ class EnrootRuntime(base.ContainerRuntime):
                 draft.lose(f"--{option.name} of srun")
         if tool.option("container-mount-home"):
             keys["mounts"] = [*keys.get("mounts", []), "${HOME}"]
-        return {"workdir": OF_IMAGE} | keys
+        return {"workdir": WORKDIR_OF_IMAGE} | keys
 
 
 RUNTIME = EnrootRuntime()

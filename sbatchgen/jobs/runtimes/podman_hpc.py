@@ -13,8 +13,8 @@ from sbatchgen.jobs.runtimes import base
 
 # Patterns of variables that a container gets from the host, because ranks read Slurm's variables.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
-# Options of old scripts that need no key, because `command` sets them in each job.
-_OWN_OPTIONS = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
+# Options of old scripts that need no flag, because `command` writes them in each job.
+_HANDLED_OPTIONS = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
 
 
 @record
@@ -35,7 +35,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     name = "podman-hpc"
     title = "Podman-HPC."
     Facts = PodmanHpc
-    names_images = True
+    only_names_images = True
     keys = base.container_keys("mounts")
     requires = base.Requirement("image", "an image", "--image NAME")
     function = "check_podman"
@@ -68,8 +68,8 @@ class PodmanHpcRuntime(base.ContainerRuntime):
             if option.name == "volume":
                 keys["mounts"] += draft.option_list(tool, option)
             elif option.value == "":
-                keys["gpu_flags"] += [] if option.name in _OWN_OPTIONS else [f"--{option.name}"]
-            elif option.name not in _OWN_OPTIONS:
+                keys["gpu_flags"] += [] if option.name in _HANDLED_OPTIONS else [f"--{option.name}"]
+            elif option.name not in _HANDLED_OPTIONS:
                 draft.lose(f"--{option.name} of podman-hpc run")
         return {name: value for name, value in keys.items() if value or name == "gpu_flags"}
 

@@ -27,7 +27,7 @@ class ShifterRuntime(base.ContainerRuntime):
     name = "shifter"
     title = "Shifter."
     Facts = Shifter
-    names_images = True
+    only_names_images = True
     keys = base.container_keys("volumes")
     requires = base.Requirement("image", "an image", "--image NAME")
     function = "check_shifter"

@@ -131,7 +131,7 @@ def _search(
     until, pause = time.monotonic() + SEARCH_S, 0.5
     while True:
         try:
-            # Asked before squeue, so that squeue's answer is of this start of the controller, or of a later one.
+            # Asked before squeue, so that squeue answers for this start of the controller or a later one.
             boot = _boot_time(environment, clusters)
             for cluster in clusters.split(","):
                 if job := find_job(key, environment, cluster=cluster):

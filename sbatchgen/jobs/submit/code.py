@@ -17,7 +17,7 @@ from sbatchgen.jobs.judge.trainer import TrainerJob
 from sbatchgen.jobs.runs.snapshot import Snapshot
 
 MAX_BYTES = 64 << 20  # the largest file; a larger one is not the text of a program
-_CHARACTERS = 40  # characters of a checksum
+_CHECKSUM_LENGTH = 40  # characters
 
 
 def trainer_checksums(main: TrainerJob) -> tuple[str, ...]:
@@ -49,7 +49,7 @@ def snapshot_checksum(snapshot: Snapshot) -> tuple[str, ...]:
         path = snapshot.root / name
         contents = str(path.readlink()) if path.is_symlink() else _checksum(path)
         sums.update(f"{name}\0{contents}\0".encode("utf-8", "surrogateescape"))
-    return (f"{sums.hexdigest()[:_CHARACTERS]} {len(snapshot.sources)} files of the snapshot",)
+    return (f"{sums.hexdigest()[:_CHECKSUM_LENGTH]} {len(snapshot.sources)} files of the snapshot",)
 
 
 def _files(trainer: str, working_folder: Path, source: TrainerSource | None) -> Iterable[Path]:
@@ -68,5 +68,5 @@ def _rows(read: Iterable[Path], folder: Path) -> tuple[str, ...]:
 def _checksum(file: Path) -> str:
     """Return the checksum of a file; "" for an unreadable file."""
     with contextlib.suppress(OSError):
-        return hashlib.sha256(files.read_file(file, MAX_BYTES)).hexdigest()[:_CHARACTERS]
+        return hashlib.sha256(files.read_file(file, MAX_BYTES)).hexdigest()[:_CHECKSUM_LENGTH]
     return ""

@@ -37,9 +37,10 @@ def submit(
         if throttle and runs:
             options.append(f"--dependency=afterany:{runs[-1].record.job}")
         record = replace(submission.record, array=text, first=array.first)
-        first = (str(array.first),) if array.first else ()
+        # The script adds this number to the index of its task, which gives the number of its point.
+        arguments = (str(array.first),) if array.first else ()
         try:
-            runs.append(send(replace(submission, record=record), tuple(options), first))
+            runs.append(send(replace(submission, record=record), tuple(options), arguments))
         except SbatchgenError as error:
             if isinstance(error, TooManyJobsError) and len(array.indices) > 1:
                 waiting[:1] = array.halves()
