@@ -1,4 +1,4 @@
-"""A prospect: a shape of a job, and when it would start; what `when` prints has a row for each."""
+"""The prospects of a job: for each of its shapes, when it would start. `when` prints a row for each."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -40,11 +40,14 @@ class Prospects:
 
 
 def order(row: Prospect) -> tuple[bool, bool, str, bool, float]:
-    """Return the sort key of a row: rows that end the training come first, by their ends."""
+    """Return the sort key of a row: rows that end the training come first, by their ends.
+
+    The other rows follow by their starts, and rows without a known start come last.
+    """
     is_piece = bool(row.needs_s and row.time_s and row.needs_s > row.time_s and row.starts == 1)
-    ends = row.needs_s is not None and not is_piece
-    at = (row.end if ends else row.start) or ""
-    return not row.start, not ends, at, row.kind != "hole", -row.gpu_hours
+    ends_training = row.needs_s is not None and not is_piece
+    at = (row.end if ends_training else row.start) or ""
+    return not row.start, not ends_training, at, row.kind != "hole", -row.gpu_hours
 
 
 def iso(at: datetime) -> str:
