@@ -239,7 +239,7 @@ def test_of_a_long_log_as_many_lines_are_read_as_can_be_drawn(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last ones are among them, the start of a job and validations too, and lines without a step are counted."""
-    monkeypatch.setattr(metrics, "MOST_LINES", 50)
+    monkeypatch.setattr(metrics, "MAX_LINES", 50)
     for where in ("step {}", "epoch 1"):
         lines = [f"{where.format(step)} loss: {1 / step:.4f}" for step in range(1, 3001)]
         lines[2000:2000] = ["Job 1 on n1, restart 1 of at most 3", "step 2000 val loss: 0.5"]

@@ -38,9 +38,8 @@ def submission_of_script(
     `earlier` has the options of an earlier submission, such as "--mem=64G". Raises CommandLineError if
     `given` has options that can't change a script; DocumentError if the script can't be read.
     """
-    # The options on the command line with their values: "--mem" and "64G", or "" for a flag
-    named = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
-    words = tuple(f"{name}={value}".removesuffix("=") for name, value in named.items())
+    overrides = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
+    words = tuple(f"{name}={value}".removesuffix("=") for name, value in overrides.items())
     source = read_source(str(path))
     profile = given.get("profile")
     settings = settings_of(Places(folder, environment), profile, runs_here=True)
@@ -49,10 +48,10 @@ def submission_of_script(
     parsed = read_script(changed.data)
     script = JobScript(file=str(path), text=changed.text)
     record = replace(_record(path, folder, parsed, words), reads=code.script_checksums(script, folder))
-    findings = _findings(script, findings_of(changed, settings), folder, named, words)
+    findings = _findings(script, findings_of(changed, settings), folder, overrides, words)
     plan_command = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
     sources = options_of_script(parsed, str(path))
-    sources |= {word[2:]: OptionSource(word[2:], value, word) for word, value in named.items()}
+    sources |= {word[2:]: OptionSource(word[2:], value, word) for word, value in overrides.items()}
     return Submission(
         script=source.data,
         name=path.name,
@@ -88,14 +87,14 @@ def _findings(
     script: JobScript,
     of_lint: Sequence[Finding],
     folder: Path,
-    named: Mapping[str, str],
+    overrides: Mapping[str, str],
     words: Sequence[str],
 ) -> list[Finding]:
     """Return the findings of lint, and findings about options that override the script and about restarts.
 
-    Lint's finding that an option is given twice is excluded for `named` options, which override the script.
+    Lint's finding that an option is given twice is excluded for `overrides`, the options that sbatch gets.
     """
-    given_twice = tuple(f"{name} is given" for name in named)  # the first words of that finding
+    given_twice = tuple(f"{name} is given" for name in overrides)  # the first words of that finding
     findings = [finding for finding in of_lint if not finding.problem.what.startswith(given_twice)]
     findings += _restarts(script, folder)
     if words:

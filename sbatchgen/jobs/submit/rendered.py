@@ -68,22 +68,21 @@ def submission_of_job(
         FitError: There is no scheduler to submit to.
     """
     review_only = review_only and snapshot is None  # a copy needs a run folder
-    run_dir = _run_dir(request.resolved, environment, folder, review_only=review_only) if folder else None
+    resolved = request.resolved
+    run_dir = _run_dir(resolved, environment, folder, review_only=review_only) if folder else None
     if snapshot is not None and not folder:
         raise CommandLineError.of("--snapshot needs the job's files, and they are on another machine")
     new_snapshot = None
     if snapshot is not None and run_dir and folder:
-        new_snapshot = _new_snapshot(request.resolved, environment, folder, run_dir, snapshot)
-    find_conflict = (
-        _conflict_finder(request.resolved, environment, run_dir) if ask_squeue and run_dir else None
-    )
+        new_snapshot = _new_snapshot(resolved, environment, folder, run_dir, snapshot)
+    find_conflict = _conflict_finder(resolved, environment, run_dir) if ask_squeue and run_dir else None
     facts = _FolderFacts()
     if folder:
         facts = _folder_facts(
-            request.resolved, environment, folder, run_dir, new_snapshot, find_conflict=find_conflict
+            resolved, environment, folder, run_dir, new_snapshot, find_conflict=find_conflict
         )
     folder = folder or Path()
-    plan_command = ("sbatchgen", "plan", *request.rerun[2:]) if request.resolved.sweep is None else ()
+    plan_command = ("sbatchgen", "plan", *request.rerun[2:]) if resolved.sweep is None else ()
     reads = snapshot_checksum(new_snapshot) if new_snapshot else facts.reads
     request = _with_folders(request, run_dir, new_snapshot)
     resolved = request.resolved
