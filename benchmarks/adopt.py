@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.documented.examples import checkout, git_of, scripts, whole
 from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.lab.adopt.adoption import adopt
-from sbatchgen.lab.adopt.training import REST
+from sbatchgen.lab.adopt.training import NO_TRAINING
 
 GOAL = 0.70
 CENTRES = """
@@ -148,7 +148,7 @@ def adopted(script: Script) -> Result:
     except SbatchgenError as error:
         return Result("refused", error.problems[0].what)
     reasons = [row.what for row in adoption.lost]
-    reason = next((what for what in reasons if what != REST), "".join(reasons[:1]))
+    reason = next((what for what in reasons if what != NO_TRAINING), "".join(reasons[:1]))
     return Result("refused" if not adoption.job else "partly" if adoption.lost else "without loss", reason)
 
 

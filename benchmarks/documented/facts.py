@@ -15,7 +15,7 @@ from sbatchgen.check.bash import Body, Word
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.lab.adopt.training import main
+from sbatchgen.lab.adopt.training import main_launch
 
 KINDS = ("directive", "step", "variable", "module", "container", "program")
 _COUNTS = """
@@ -54,7 +54,7 @@ class Item(NamedTuple):
 
 def items(script: JobScript) -> list[Item]:
     """Return the items of a script that starts a training, those of modules in their order."""
-    launch = main(script)
+    launch = main_launch(script)
     assert launch is not None  # noqa: S101 - it starts a training
     asked = [*_requests(script, launch), *_directives(script), *_step(launch), *_variables(script, launch)]
     return [*dict.fromkeys([*asked, *_modules(script), *_container(launch), *_program(script, launch)])]

@@ -25,7 +25,7 @@ from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import read_request
 from sbatchgen.lab.adopt.shape import MODULES
-from sbatchgen.lab.adopt.training import main
+from sbatchgen.lab.adopt.training import main_launch
 
 Job = dict[str, Any]
 _CONTAINERS = {"apptainer": "apptainer", "singularity": "apptainer", "shifter": "shifter"}
@@ -35,7 +35,7 @@ _OF_USERS = {"account": "x", "time": "00:30:00"}
 
 def job_of(example: Example) -> Job:
     """Return what only the author of a script decides: mode, launcher, nodes, GPUs, partition, software."""
-    script, launch = example.script, main(example.script)
+    script, launch = example.script, main_launch(example.script)
     assert launch is not None  # noqa: S101 - an example starts a training
     profile = profile_of(example)
     launcher = launch.launcher.name if launch.launcher else ""

@@ -8,9 +8,9 @@ from sbatchgen.base.errors import DocumentError, SbatchgenError
 from sbatchgen.base.quoting import OR, numbers_as_text
 from sbatchgen.lab.adopt.adoption import Adoption
 from sbatchgen.lab.adopt.remarks import UNREMARKABLE, join
-from sbatchgen.lab.adopt.training import REST
+from sbatchgen.lab.adopt.training import NO_TRAINING
 
-_WIDTH = 9  # characters of the column of line numbers
+_NUMBERS_WIDTH = 9  # characters of the column of line numbers
 
 
 def lines(adoption: Adoption) -> list[str]:
@@ -23,16 +23,19 @@ def lines(adoption: Adoption) -> list[str]:
     head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
     if not adoption.job:
         head, rows = "no job can be made of it", adoption.lost
-        rows = [row for row in rows if row.what != REST] or rows
+        rows = [row for row in rows if row.what != NO_TRAINING] or rows
     shown = [f"{adoption.script}: {head}"]
-    with_row = {line for row in rows for line in row.lines}
+    lines_in_rows = {line for row in rows for line in row.lines}
     for row in rows:
+        # Lines between two lines of a row that have no row of their own, such as comments, join the row.
         between = range(min(row.lines, default=0), max(row.lines, default=0))
-        numbers = _spans({*row.lines, *(line for line in between if line not in with_row)})
-        shown += [] if len(numbers) <= _WIDTH else [numbers]
-        shown.append(f"{numbers if len(numbers) <= _WIDTH else '':<{_WIDTH}} {row.outcome:<10} {row.what}")
+        numbers = _spans({*row.lines, *(line for line in between if line not in lines_in_rows)})
+        shown += [] if len(numbers) <= _NUMBERS_WIDTH else [numbers]
+        first_column = numbers if len(numbers) <= _NUMBERS_WIDTH else ""
+        shown.append(f"{first_column:<{_NUMBERS_WIDTH}} {row.outcome:<10} {row.what}")
     for finding in adoption.remaining:
-        shown.append(f"{finding.place.line:<{_WIDTH}} as before  {finding.rule}: {finding.problem.what}")
+        problem = f"{finding.rule}: {finding.problem.what}"
+        shown.append(f"{finding.place.line:<{_NUMBERS_WIDTH}} as before  {problem}")
     shown += [f"note: {text}" for text in adoption.notes]
     return shown
 
@@ -53,7 +56,7 @@ def refusal(adoption: Adoption) -> SbatchgenError:
     if adoption.scheduler:
         as_it_is = f"submit the script as it is where {adoption.scheduler} runs"
     if not adoption.job:
-        row = next((row for row in adoption.lost if row.what != REST), adoption.lost[0])
+        row = next((row for row in adoption.lost if row.what != NO_TRAINING), adoption.lost[0])
         at = f"{adoption.script}:{row.lines[0]}" if row.lines else adoption.script
         return DocumentError.of(f"no job can be made of the script: {row.what}", at=at, fix=as_it_is)
     lines = {line for row in adoption.lost for line in row.lines}

@@ -21,16 +21,18 @@ from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-# Options of srun that the rendered srun implies.
-_IMPLIED_WORDS = "environment jobid job-name kill-on-bad-exit quiet verbose wait"
-_IMPLIED_OPTIONS = (*shape.COUNTS, *_IMPLIED_WORDS.split())
+# Options of srun that need no key: the rendered srun has them, or they change no process.
+_IMPLIED_OPTIONS = (
+    *shape.COUNT_OPTIONS,
+    *("environment", "jobid", "job-name", "kill-on-bad-exit", "quiet", "verbose", "wait"),
+)
 _SRUN_DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}  # these values change nothing
 _LOG_AND_MAIL_OPTIONS = ("error", "mail-type", "mail-user", "output")
 # Options of srun that no key of a job or a profile expresses.
 _NO_KEY_OPTIONS = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
 _GPU_OPTIONS = ("gpus", "gpus-per-node", "gres")
 # Options of torchrun that the rendered script sets: the rendezvous, the counts, and the trainer's module.
-_RENDEZVOUS_OPTIONS = """
+_RENDERED_TORCHRUN_OPTIONS = """
 m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
 standalone use-env
 """
@@ -49,8 +51,8 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
     """Convert a launch into keys of the job and the profile."""
     if simplified.prefix:
         _set_prefix(draft, simplified.prefix)
-    for word, text in simplified.optional:
-        what = f"{word.text} is empty unless a condition holds; it would be: {text}"
+    for word, options in simplified.optional:
+        what = f"{word.text} is empty unless a condition holds; it would be: {options}"
         draft.add((word.line,), "dropped", what)
     _adopt_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
@@ -60,9 +62,10 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
         if tool := runtime.tool(launch):
             keys = runtime.adopt(draft, launch, tool)
             draft.profile |= {"runtime": name, "runtimes": {name: keys}}
-            draft.add(draft.lines, "understood", f"{name}: {' '.join(map(str, [*keys.values()][:1]))}")
+            first_value = next(iter(keys.values()), "")  # mostly the image or the environment
+            draft.add(draft.launch_lines, "understood", f"{name}: {first_value}")
             break
-    if launch.launcher and not shape.module_of(launch):
+    if launch.launcher and not shape.launcher_module(launch):
         _adopt_torchrun(draft, launch.launcher)
     has_all_arguments = _adopt_trainer(draft, launch)
     _adopt_redirections(draft, launch.command)
@@ -70,24 +73,25 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
         _adopt_eval(draft, launch.command)
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
-        draft.add(draft.lines, "understood", f"{starter}: {draft.job['trainer']}")
+        draft.add(draft.launch_lines, "understood", f"{starter}: {draft.job['trainer']}")
     # A draft without `mode` is refused: without some arguments the job would train another model.
     if not has_all_arguments:
         del draft.job["mode"]
 
 
 def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
-    """Convert the variables of the launch and the programs that start the trainer."""
+    """Convert the programs that start the trainer, and the variables set in front of the launch."""
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _adopt_shell_string(draft, launch, tool)
         elif tool.name == "env" and not tool.uses:
-            for word in tool.words[1 : len(tool.words) - len(tool.rest)]:
+            for word in _words_without_next(tool)[1:]:
                 name, equals, value = word.text.partition("=")
                 _set_variable(draft, name, value if equals and "$" not in value else None)
         elif tool.name in _HANDLED_ELSEWHERE | programs("mpi") or tool in runtime_tools:
             continue
+        # An unknown program becomes the runtime `prefix`, unless the job already has a runtime.
         elif tool.name not in {*_ALTERNATIVES, *LAUNCHERS} and "runtime" not in draft.profile:
             _adopt_prefix(draft, tool)
         else:
@@ -99,15 +103,20 @@ def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
         _set_variable(draft, variable.name, literal, variable.word)
 
 
+def _words_without_next(tool: Tool) -> tuple[Word, ...]:
+    """Return a tool's name, options and operands, without the command that the tool starts."""
+    return tool.words[: len(tool.words) - len(tool.rest)]
+
+
 def _set_prefix(draft: Draft, words: Sequence[str]) -> None:
     """Put the words before the trainer's Python, such as `poetry run`, into the profile."""
     draft.profile |= {"runtime": "prefix", "runtimes": {"prefix": {"command": [*words]}}}
-    draft.add(draft.lines, "understood", f"prefix: {words[0]}")
+    draft.add(draft.launch_lines, "understood", f"prefix: {words[0]}")
 
 
 def _adopt_prefix(draft: Draft, tool: Tool) -> None:
-    """Convert a program that starts the trainer; note it as lost if the script does not show its words."""
-    words = [tool.body.value(word) for word in tool.words[: len(tool.words) - len(tool.rest)]]
+    """Convert a program that starts the trainer; note it as lost if only the running job knows its words."""
+    words = [tool.body.value(word) for word in _words_without_next(tool)]
     if all(words):
         _set_prefix(draft, [word or "" for word in words])
     else:
@@ -115,61 +124,65 @@ def _adopt_prefix(draft: Draft, tool: Tool) -> None:
 
 
 def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
-    """Put a variable of the launch into `env` or the setup of the job; `word`: its value in the script.
+    """Put a variable of the launch into `env` or the setup of the job.
 
-    `value` is None if the value is not a literal string.
+    `value` is None for a value that is not a literal string. `word` holds the value as the script writes it.
     """
     if name in shape.RANK_VARIABLES:
-        draft.add(draft.lines, "understood", f"{name} as the script has it")
-    elif is_variable(name) and value is not None and "${" not in value:
+        draft.add(draft.launch_lines, "understood", f"{name} as the script has it")
+    elif is_variable(name) and value is not None and "${" not in value:  # `env` would expand ${NAME}
         draft.env[name] = value
+    # An export of PATH or LD_LIBRARY_PATH would also change the commands before the launch.
     elif is_variable(name) and word is not None and "PATH" not in name:
         draft.step_setup.append(f"export {name}={word.text}")
-        draft.needed |= {*word.variables}
-        draft.add(draft.lines, "kept", "in setup, by export", name)
+        draft.needed_variables |= {*word.variables}
+        draft.add(draft.launch_lines, "kept", "in setup, by export", name)
     else:
         draft.lose("only the launch has it, with a value that is known only when the job runs", name)
 
 
 def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
-    """Keep the commands before the launch in the string of `bash -c`; note the others as dropped or lost."""
+    """Keep the commands before the launch in the string of `bash -c`; note later ones as dropped or lost."""
     option = tool.option("command")
     if option is None or option.value_word is None:
         draft.lose(f"{tool.name} starts another script, which is not read")
         return
     inner = string_body(tool.body, option.value_word)
-    at = launch.program.words[0].at if launch.program.body is inner else -1
+    # If the launch is in a string within this string, no command counts as before the launch.
+    launch_at = launch.program.words[0].at if launch.program.body is inner else -1
     for block in blocks(inner):
         names = [command.name for command in block.outer]
-        if block.start <= at < block.end:
-            _adopt_chain(draft, tool, block, at)
-        elif block.sets_only(shape.RANK_VARIABLES) or block.only_prints:
-            draft.add(draft.lines, "dropped", "ranks, and what is only printed in each task")
-        elif block.start > at:
+        if block.start <= launch_at < block.end:
+            _adopt_chain(draft, tool, block, launch_at)
+        elif block.only_sets_names(shape.RANK_VARIABLES) or block.only_prints:
+            draft.add(draft.launch_lines, "dropped", "ranks, and what is only printed in each task")
+        elif block.start > launch_at:
             if block.only_closes:
-                draft.add(draft.lines, "dropped", "what follows the training in each task")
+                draft.add(draft.launch_lines, "dropped", "what follows the training in each task")
             else:
                 draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
-        elif not block.only_assigns or any(assignment.exported for assignment in block.sets):
+        # Variables that are not exported need no line: their values are written where they are used.
+        elif not block.only_sets_harmlessly or any(assignment.exported for assignment in block.sets):
             _keep_in_task(draft, block, block.text)
 
 
-def _adopt_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
-    """Keep the commands before the launch in its statement, for example in `cd FOLDER && python train.py`."""
+def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None:
+    """Keep the commands before the launch in its statement, such as `cd FOLDER && python train.py`."""
     outer = [*block.outer]
-    tees = [command for command in outer if command.at > at and command.pipe and command.name == "tee"]
+    tees = [command for command in outer if command.at > launch_at and command.pipe and command.name == "tee"]
     commands = [
         command for command in outer if command.name not in ("export", "exec") and command not in tees
     ]
     names = {command.name for command in outer}
-    before = [command for command in commands if command.end <= at]
+    before = [command for command in commands if command.end <= launch_at]
     variables = {assignment.name for assignment in block.sets} - shape.RANK_VARIABLES
     text = block.body.source.text
     # In `cd FOLDER && python train.py`, `before` is [cd] and the only gap is "&&", so `cd FOLDER || exit` has
     # the same effect. Other gaps, such as "||", have other effects.
-    starts = [*(command.at for command in before), commands[-1].at if commands else at]
+    starts = [*(command.at for command in before), commands[-1].at if commands else launch_at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
-    is_chain = all(gap == "&&" for gap in gaps) and commands[-1:] != before[-1:]
+    is_launch_last = commands[-1:] != before[-1:]
+    is_chain = all(gap == "&&" for gap in gaps) and is_launch_last
     has_other_commands = len(commands) - len(before) > 1 or (before and not is_chain)
     if has_other_commands or (variables and "export" in names) or (not commands and "exec" not in names):
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
@@ -180,14 +193,14 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, at: int) -> None:
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     """Keep lines of a block of `bash -c` as setup of each task; export the variables that the block uses."""
     variables = sorted(block.uses & draft.script.assigned)
-    draft.needed |= {*variables}
+    draft.needed_variables |= {*variables}
     draft.step_setup += [f"export {' '.join(variables)}"] if variables else []
     draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
-    draft.add(draft.lines, "kept", "in setup_per_task, unchanged")
+    draft.add(draft.launch_lines, "kept", "in setup_per_task, unchanged")
 
 
 def _adopt_step(draft: Draft, launch: Launch, step: Tool) -> None:
-    """Convert the options of srun."""
+    """Convert the options of srun that the rendered srun would not have anyway."""
     for option in step.uses:
         name, value = option.name, option.value
         if name == "cpus-per-task":
@@ -195,9 +208,10 @@ def _adopt_step(draft: Draft, launch: Launch, step: Tool) -> None:
             if count is not None and count != (launch.resources.cpus_per_task or 1):
                 _set_step_option(draft, name, str(count))
             continue
+        # A GPU option that repeats the directive, or a default value, changes nothing.
         default = draft.script.option(name) if name in _GPU_OPTIONS else _SRUN_DEFAULTS.get(name)
         if name in _LOG_AND_MAIL_OPTIONS:
-            draft.add(draft.lines, "dropped", f"--{name} of srun: the job has its own log and mail")
+            draft.add(draft.launch_lines, "dropped", f"--{name} of srun: the job has its own log and mail")
         elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in PYXIS_OPTIONS):
             continue
         elif value is None or value != default:
@@ -205,29 +219,33 @@ def _adopt_step(draft: Draft, launch: Launch, step: Tool) -> None:
 
 
 def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
-    """Put an option of srun into the profile; None for a value that only the running job knows."""
+    """Put an option of srun into the profile; note it as lost if no key expresses it.
+
+    `value` is None if only the running job knows the value, and "" for an option without a value.
+    """
     if value is None or name in _NO_KEY_OPTIONS:
         why = ": its value is known only when the job runs" if value is None else ""
         draft.lose(f"--{name} of srun{why}")
         return
     draft.profile.setdefault("step", {})[name] = value or "true"
-    if name not in PROGRAMS["srun"].values | PROGRAMS["srun"].flags:
+    if name not in PROGRAMS["srun"].values | PROGRAMS["srun"].flags:  # an option of a SPANK plugin
         draft.profile.setdefault("plugin_options", []).append(f"{name}=" if value else name)
     if name == "gpu-bind":
         draft.profile["gpu_visibility"] = "task"
-    draft.add(draft.lines, "understood", "step", name)
+    draft.add(draft.launch_lines, "understood", "step", name)
 
 
 def _adopt_torchrun(draft: Draft, launcher: Tool) -> None:
     """Convert the options of torchrun that the rendered script does not set itself."""
     for option in launcher.uses:
-        if option.name in _RENDEZVOUS_OPTIONS.split():
+        if option.name in _RENDERED_TORCHRUN_OPTIONS.split():
             continue
         word, body, value = option.own_word(launcher.body), launcher.body, option.value
         if value is None and word:
             in_task = body is not draft.body
             value = next((text for _, text in arguments(draft, [word], body, in_task=in_task)), None)
-        if option.name == "no-python" or value is None or "[@]" in value:
+        is_array = value is not None and "[@]" in value
+        if option.name == "no-python" or value is None or is_array:
             draft.lose(f"--{option.name} of torchrun")
         else:
             argument = f"--{option.name}={value}" if value else f"--{option.name}"
@@ -242,47 +260,49 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
         if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned:
             earlier = draft.env.get("PYTHONWARNINGS")
             draft.env["PYTHONWARNINGS"] = f"{earlier},{option.value}" if earlier else option.value
-            draft.add(draft.lines, "understood", "env", "PYTHONWARNINGS")
-        elif option.name not in ("m", "u"):
+            draft.add(draft.launch_lines, "understood", "env", "PYTHONWARNINGS")
+        elif option.name not in ("m", "u"):  # the job sets PYTHONUNBUFFERED for -u, and has -m for modules
             draft.lose(f"-{option.name} of python")
-    own_module = shape.module_of(launch)
+    launcher_module = shape.launcher_module(launch)
     program, body = launch.program, launch.program.body
     words = program.rest if program.name == "python" else program.words
-    if launch.launcher and own_module:  # the launcher is the trainer
+    if launch.launcher and launcher_module:  # the job starts the launcher as its trainer
         words = launch.launcher.words
-        words = words[2 if words[0].text.endswith("accelerate") else 1 :]
+        words = words[2 if words[0].text.endswith("accelerate") else 1 :]  # without `accelerate launch`
     if not words:
-        draft.lose(training.NO_FILE)
+        draft.lose(training.NO_TRAINER_FILE)
         return False
-    pairs = [*arguments(draft, words[0 if own_module else 1 :], body, in_task=body is not draft.body)]
+    argument_words = words if launcher_module else words[1:]
+    pairs = [*arguments(draft, argument_words, body, in_task=body is not draft.body)]
     for word, value in pairs:
         if value is None:
-            is_argument = any(name.isdigit() or name in "@*" for name in body.resolve(word).variables)
+            is_positional = any(name.isdigit() or name in "@*" for name in body.resolve(word).variables)
             what = (
                 "the script's own arguments"
-                if is_argument
+                if is_positional
                 else "a value that is known only when the job runs"
             )
             draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
-    if own_module:
-        draft.job["trainer"] = own_module
-    elif (name := _trainer(draft, words[0], body)) is None:
+    if launcher_module:
+        draft.job["trainer"] = launcher_module
+    elif (name := _trainer_name(draft, words[0], body)) is None:
         draft.lose("the trainer's path is known only in the task", words[0].text)
     else:
         is_module = program.module or any(tool.module for tool in launch.tools)
-        draft.job["trainer"] = name if is_module else _trainer_file(draft, name)
+        draft.job["trainer"] = name if is_module else _as_trainer_file(draft, name)
     draft.job["args"] = [value for _, value in pairs if value is not None]
     return len(draft.job["args"]) == len(pairs)
 
 
-def _trainer(draft: Draft, word: Word, body: Body) -> str | None:
-    """Return the trainer's file or module; None if only the running job knows it."""
+def _trainer_name(draft: Draft, word: Word, body: Body) -> str | None:
+    """Return the trainer's file, relative to the working folder if below it, or module; None if unknown."""
     path = draft.path(word, body) or ""
     name = path.removeprefix(f"{draft.folder}/")
     if name != path and "${" not in name:
         return name
     value = next((text for _, text in arguments(draft, [word], body, in_task=body is not draft.body)), None)
-    return draft.known(word, body) or (None if value and "[@]" in value else value)
+    is_array = value is not None and "[@]" in value
+    return draft.known_text(word, body) or (None if is_array else value)
 
 
 def _adopt_interpreter(draft: Draft, launch: Launch) -> None:
@@ -290,7 +310,7 @@ def _adopt_interpreter(draft: Draft, launch: Launch) -> None:
     tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
     path = draft.path(tool.words[0], tool.body) or ""
     if "/" in path:
-        path = draft.file(tool.words[0], tool.body) or ""
+        path = draft.file(tool.words[0], tool.body) or ""  # a path below the folder of the launch
     folder, slash, name = path.rpartition("/")
     if re.fullmatch(r"python3\.\d+", name) or not path:
         draft.lose(
@@ -301,18 +321,19 @@ def _adopt_interpreter(draft: Draft, launch: Launch) -> None:
     elif slash and folder.endswith("/bin") and "venv" in folder:
         environment = folder.removesuffix("/bin")
         draft.profile |= {"runtime": "venv", "runtimes": {"venv": {"path": environment}}}
-        draft.add(draft.lines, "understood", f"runtime venv: {environment}")
+        draft.add(draft.launch_lines, "understood", f"runtime venv: {environment}")
     elif slash:
         absolute = folder if folder.startswith(("/", "${")) else f"{SUBMIT_DIR}/{folder}"
         draft.profile["runtime"] = "host"
         draft.step_setup.append(f"PATH={quoting.path(absolute)}:$PATH")
-        draft.add(draft.lines, "understood", f"{absolute} comes first in PATH")
+        draft.add(draft.launch_lines, "understood", f"{absolute} comes first in PATH")
 
 
-def _trainer_file(draft: Draft, name: str) -> str:
+def _as_trainer_file(draft: Draft, name: str) -> str:
     """Return the trainer's file as a job names it.
 
-    In a container with a working folder, the name is relative to this folder.
+    In a container with a working folder, the name is relative to this folder. A name without / and .py gets
+    `./`, because a job would read the name as a module.
     """
     workdir = draft.profile.get("runtimes", {}).get("enroot", {}).get("workdir")
     in_workdir = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
@@ -334,12 +355,12 @@ def _adopt_redirections(draft: Draft, command: Command) -> None:
     """Drop the launch's output to files and to tee; note its input and other pipes as lost."""
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
-            draft.add(draft.lines, "dropped", "its output goes to the log of the job, not into a file")
+            draft.add(draft.launch_lines, "dropped", "its output goes to the log of the job, not into a file")
         else:
             draft.lose(f"{redirect.operator} into the trainer")
     if command.pipe and command.pipe.stages:
         others = [other for stage in command.pipe.stages for other in stage if other is not command]
         if command in command.pipe.stages[0] and all(other.name == "tee" for other in others):
-            draft.add(draft.lines, "dropped", "its output goes to the log of the job, without tee")
+            draft.add(draft.launch_lines, "dropped", "its output goes to the log of the job, without tee")
         else:
             draft.lose("a pipe at the trainer")

@@ -30,7 +30,7 @@ from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, join
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
 # The files that bash -l reads, in its order: bash(1), INVOCATION.
-_LOGIN = (
+_LOGIN_LINES = (
     "source /etc/profile",
     "for file in ~/.bash_profile ~/.bash_login ~/.profile; do",
     '    [[ -r $file ]] && { source "$file"; break; }',
@@ -83,6 +83,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     HOME and USER are looked up. Raises DocumentError if sbatch refuses the script, or if bash can't read it.
     """
     script = JobScript(file=file, text=text, assumed=True, folder=folder)
+    # A script that only an older Slurm accepts is read as that Slurm reads it.
     if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
         script = script.read_by(OLD_SLURM)
     _refuse_unreadable(script)
@@ -94,7 +95,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
         values = ", ".join(f"{variable} is {default}" for variable, default in simplified.defaults.items())
         draft.note(f"the job always has the defaults of the script, whatever you export: {values}")
     for old, new in simplified.renamed.items():
-        if not old.isdigit():
+        if not old.isdigit():  # a variable, not a positional parameter
             draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
         elif any(use.name == new and use.operator in _REQUIRING_OPERATORS for use in draft.body.uses):
             draft.env[new] = None
@@ -102,9 +103,9 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     _convert(draft, simplified)
     name = file.rpartition("/")[2]
     name = name.rpartition(".")[0] or name
-    if not name or name.strip("<>-.") != name:
+    if not name or name.strip("<>-.") != name:  # such as <stdin>
         name = "job"
-    has_job = not {"mode", "programs"}.isdisjoint(draft.job)
+    has_job = bool(draft.job.keys() & {"mode", "programs"})
     return _with_files(draft, findings, name, day) if has_job else _without_files(draft, name)
 
 
@@ -132,32 +133,34 @@ def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
     script = draft.script
     slurm_options.adopt_options(draft)
     for flag in script.body.flags.split():
-        draft.setup += _LOGIN if flag in ("-l", "--login") else [f"set {flag}"]
-    about = f"{script.body.flags} of the first line, in setup"
-    draft.add((1,), *(("kept", about) if draft.setup else ("understood", "bash")))
+        draft.setup += _LOGIN_LINES if flag in ("-l", "--login") else [f"set {flag}"]
+    if draft.setup:
+        draft.add((1,), "kept", f"{script.body.flags} of the first line, in setup")
+    else:
+        draft.add((1,), "understood", "bash")
     _drop_comments(draft)
     statements = blocks(script.body)
     if steps := side_by_side.find_steps(draft, statements):
         before = [block for block in statements if block.start < steps[0].block.start]
         preamble.follow_cd(draft, before)
-        if draft.folder == SUBMIT_DIR:
+        if draft.folder == SUBMIT_DIR:  # the programs of a job start in the folder of the submission
             side_by_side.adopt_steps(draft, steps, statements)
             preamble.adopt_preamble(draft, before, steps[0].launch)
             return
     chosen = training.find_training(draft, statements)
     if chosen is None:
         rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)
-        draft.add(rest, "lost", training.REST)
-        if "ntasks" in draft.options:
+        draft.add(rest, "lost", training.NO_TRAINING)
+        if "ntasks" in draft.options:  # otherwise shape.py notes --ntasks
             draft.add((script.at_option("ntasks").line,), "understood", "options", "ntasks")
         return
-    main, home = chosen
+    launch, home = chosen
     before = [block for block in statements if block.start < home.start]
     preamble.follow_cd(draft, before)
-    adopt_launch(draft, main, simplified)
-    training.read_same_statement(draft, home, main)
-    training.read_after(draft, [block for block in statements if block.start > home.start])
-    preamble.adopt_preamble(draft, before, main)
+    adopt_launch(draft, launch, simplified)
+    training.adopt_same_statement(draft, home, launch)
+    training.adopt_after(draft, [block for block in statements if block.start > home.start])
+    preamble.adopt_preamble(draft, before, launch)
 
 
 def _drop_comments(draft: Draft) -> None:
@@ -203,7 +206,7 @@ def _with_files(draft: Draft, findings: Sequence[Finding], name: str, day: str) 
 
 
 def _keep_unset_variables(draft: Draft) -> None:
-    """Set variables so that a rendered script does not set them itself, unlike the old script."""
+    """Put variables into `env` that a rendered script would otherwise set to other values."""
     runtime = RUNTIMES[draft.profile.get("runtime", "host")]
     if runtime.finds_user_packages and not runtime.is_container:
         draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
@@ -229,11 +232,12 @@ def _without_files(draft: Draft, name: str) -> Adoption:
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:
-            # The words of a line that is only \ are in the profile: the prefix of the launch.
-            is_blank = draft.script.lines[number - 1].strip() == "\\"
-            draft.add(
-                (number,), *(("kept", "bash") if is_blank else ("lost", "no key of a job expresses it"))
-            )
+            # The launch's prefix, which the profile holds, was on this line: only the \ at its end is left.
+            is_emptied = draft.script.lines[number - 1].strip() == "\\"
+            if is_emptied:
+                draft.add((number,), "kept", "bash")
+            else:
+                draft.add((number,), "lost", "no key of a job expresses it")
     return Adoption(
         script=draft.script.file,
         scheduler=other.name if (other := draft.script.other_scheduler) else "",

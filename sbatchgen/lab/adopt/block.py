@@ -11,12 +11,11 @@ from sbatchgen.check.script.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
 
-
 _PRINTING = programs("prints")  # programs that only print text
-_LOOKING = programs("prints", "looks")  # programs that only print text or look up facts
+_HARMLESS_PROGRAMS = programs("prints", "looks")  # programs that only print text or look up facts
 # Programs that have no effect after the training, because the job gets the training's status. awk, sed and
 # sort are not among them, because they may write files.
-CLOSING = (_LOOKING - {"awk", "sed", "sort"}) | programs("closes")
+CLOSING = (_HARMLESS_PROGRAMS - {"awk", "sed", "sort"}) | programs("closes")
 # Commands that have the same effect before and after the activation of an environment.
 _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
@@ -73,7 +72,7 @@ class Block:
         return frozenset(assignment.name for assignment in self.sets)
 
     @property
-    def defines(self) -> bool:
+    def defines_function(self) -> bool:
         """Whether the block defines a function, which has its own arguments."""
         return any(command.context.function for command in self.commands)
 
@@ -89,12 +88,12 @@ class Block:
         declarations = ("export", "declare", "readonly", "typeset")
         return bool(self.sets) and is_plain and all(command.name in declarations for command in self.outer)
 
-    def sets_only(self, names: Container[str]) -> bool:
-        """Return whether the block does nothing but set variables of `names`."""
+    def only_sets_names(self, names: Container[str]) -> bool:
+        """Return whether the block does nothing but set variables, all of them among `names`."""
         return self.only_sets and all(name in names for name in self.assigned)
 
     @cached_property
-    def only_assigns(self) -> bool:
+    def only_sets_harmlessly(self) -> bool:
         """Whether the block only sets variables, and the commands in their values change nothing."""
         inner = (command for command in self.commands if command.context.substitution)
         return self.only_sets and all(map(_is_harmless, inner))
@@ -118,17 +117,17 @@ class Block:
         return bool(outer) and is_plain and not self.sets
 
     @cached_property
-    def only_shows(self) -> bool:
-        """Whether the block only prints, and neither a substitution nor `${1:?}` has another effect."""
+    def only_prints_harmlessly(self) -> bool:
+        """Whether the block only prints: no command in its words acts, and no `${1:?}` may end the script."""
         inner = (command for command in self.commands if command.context.substitution)
         may_end = any("?" in use.operator for use in self._inside(self.body.uses))
         return self.only_prints and all(map(_is_harmless, inner)) and not may_end
 
     @cached_property
     def only_closes(self) -> bool:
-        """Whether the block, after the training, only prints or sets the exit status."""
+        """Whether a block after the training only prints or sets the exit status, so that no job needs it."""
         return all(
-            (command.is_test or command.name in CLOSING or _shows(command)) and not _writes(command)
+            (command.is_test or command.name in CLOSING or _shows_facts(command)) and not _writes(command)
             for command in self.outer
         )
 
@@ -142,15 +141,17 @@ def _writes(command: Command) -> bool:
 
 def _is_harmless(command: Command) -> bool:
     """Return whether a command only looks up facts, such as hostname, scontrol, head or `srun hostname`."""
-    if command.is_test or _writes(command):
-        return command.is_test
+    if command.is_test:
+        return True
+    if _writes(command):
+        return False
     words = [word.value or "" for word in command.words]
     if command.name == "srun":
         return any(word in ("hostname", "ip", "getent") for word in words)
-    return command.name in _LOOKING or _shows(command)
+    return command.name in _HARMLESS_PROGRAMS or _shows_facts(command)
 
 
-def _shows(command: Command) -> bool:
+def _shows_facts(command: Command) -> bool:
     """Return whether a command is `env` or `scontrol show`."""
     if command.name == "env":
         return len(command.words) == 1
@@ -164,6 +165,7 @@ def blocks(body: Body) -> list[Block]:
         if node.kind == "comment" or node.start >= body.end:
             continue
         start, end = node.start, node.end
+        # The & of a background command, or a node that overlaps the statement before, joins that statement.
         if blocks and (node.kind == "&" or start < blocks[-1].end):
             start = blocks.pop().start
         first = body.source.position(start)[0]

@@ -23,12 +23,12 @@ SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
 
 @record
 class Draft:
-    """The job and the profile that the lines read so far have given, and the outcomes of these lines."""
+    """The job and the profile that the lines read so far give, and the outcomes of these lines."""
 
     script: JobScript
     environment: Mapping[str, str]  # the user's environment, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    remarks: dict[Remark, None] = field(default_factory=dict)  # the outcomes with their reasons
+    remarks: dict[Remark, None] = field(default_factory=dict)  # an ordered set: the outcomes with reasons
     job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML
     profile: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)  # Slurm's options of the job
@@ -37,19 +37,19 @@ class Draft:
     # lines of shell right before the launch: variables of srun and of the trainer
     step_setup: list[str] = field(default_factory=list)
     # names of the old script's variables for the master address and the ranks
-    rendezvous: frozenset[str] = frozenset()
-    needed: set[str] = field(default_factory=set)  # names of variables that the launch expands
-    lines: range = range(0)  # the numbers of the launch's lines
-    # the long names of options whose values differ from the old script's, for which a remark gives the reason
-    changed: set[str] = field(default_factory=set)
-    # the folder of relative paths at the launch; None if it is known only when the job runs
+    rendezvous_names: frozenset[str] = frozenset()
+    needed_variables: set[str] = field(default_factory=set)  # variables that the launch or kept lines expand
+    launch_lines: range = range(0)  # the numbers of the lines of the launch's statement
+    # the long names of options that the new script has with another value on purpose; a remark says why
+    changed_options: set[str] = field(default_factory=set)
+    # the working folder at the launch; None if only the running job knows the folder
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
     notes: list[str] = field(default_factory=list)
-    # the variable of each value that only the running job knows, for the trainer's arguments
+    # the names of shell variables for the trainer's arguments, by values that only the running job knows
     argument_variables: dict[str, str] = field(default_factory=dict)
-    argument_names: set[str] = field(default_factory=set)  # the names of these variables
-    # lines and outcomes that `add` has seen
+    argument_names: set[str] = field(default_factory=set)  # the names of these shell variables
+    # the lines and outcomes that `add` has noted already
     _added: set[tuple[Sequence[int], Outcome]] = field(default_factory=set)
 
     @property
@@ -67,15 +67,15 @@ class Draft:
 
     def lose(self, what: str, *names: str) -> None:
         """Note a part of the launch that no key of a job expresses."""
-        self.add(self.lines, "lost", what, *names)
+        self.add(self.launch_lines, "lost", what, *names)
 
-    def shell(self, block: Block, where: str) -> list[str]:
+    def keep_shell(self, block: Block, where: str) -> list[str]:
         """Return the lines of a block for a key of the profile, and note the lines as kept there.
 
         `where` names the key, such as "in setup". Lines that a profile can't hold are noted as lost.
         """
-        if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines:
-            if block.only_shows:
+        if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines_function:
+            if block.only_prints_harmlessly:
                 self.add(block.lines, "dropped", "it only prints the script's own arguments")
                 return []
             names = (f"${name}" for name in sorted(arguments))
@@ -83,18 +83,19 @@ class Draft:
             return []
         lines = []
         for number, text in zip(block.lines, block.text.split("\n"), strict=True):
-            line = "    " * (len(text) - len(text.lstrip("\t"))) + text.lstrip("\t")
+            unindented = text.lstrip("\t")
+            line = "    " * (len(text) - len(unindented)) + unindented  # a profile can't hold tabs
             if any(ord(char) < 32 or ord(char) == 127 for char in line):
                 what = "a tab or another control character: a profile can't hold the line"
                 self.add((number,), "lost", what)
             else:
                 lines.append(line)
-                end = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
-                self.add((number,), "kept", f"{where}{end}")
+                ending = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
+                self.add((number,), "kept", f"{where}{ending}")
         return lines
 
     def argument_variable(self, value: str) -> str:
-        """Return the name of the variable for a value that only the running job knows."""
+        """Return the shell variable for a value that only the running job knows, such as "argument_1"."""
         name = self.argument_variables.setdefault(value, f"argument_{len(self.argument_variables) + 1}")
         self.argument_names.add(name)
         return name
@@ -109,8 +110,8 @@ class Draft:
         """The lines of shell that set the variables of arguments."""
         return [f"{name}={value}" for value, name in self.argument_variables.items()]
 
-    def known(self, word: Word, body: Body) -> str | None:
-        """Return the string that a word expands to in the job; None if only the running job knows it.
+    def known_text(self, word: Word, body: Body) -> str | None:
+        """Return the text that a word expands to in the job; None if only the running job knows the text.
 
         HOME and USER expand to the values of the user, and variables such as SLURM_NNODES to the numbers
         of the directives.
@@ -152,7 +153,7 @@ class Draft:
         for pieces in (body.resolve(word).pieces, word.pieces if body is self.body else ()):
             texts = [_path_text(piece) for piece in pieces]
             if pieces and None not in texts:
-                self.needed |= {piece.name for piece in pieces}
+                self.needed_variables |= {piece.name for piece in pieces}
                 return "".join(filter(None, texts))
         return None
 

@@ -17,13 +17,17 @@ from sbatchgen.lab.adopt.draft import Draft, is_variable
 from sbatchgen.lab.adopt.shape import RANK_VARIABLES
 
 _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
+# The options of torchrun for the rendezvous; their values name more variables of the master address.
 _RENDEZVOUS_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
+# A variable whose value has `hostname -i` holds the master address as a number.
 _IP_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
 _MODULE_RESETS = ("purge", "reset")  # commands of module that unload all modules
 # Variables that the rendered script sets.
 _SCRIPT_VARIABLES = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))
-_NETWORK = {key.upper(): key for key in NETWORK_VARIABLES}
-# Variables whose lines must keep their place, because modules and conda read or set them.
+# The profile's key for each variable of the network, such as NCCL_SOCKET_IFNAME.
+_NETWORK_KEYS = {key.upper(): key for key in NETWORK_VARIABLES}
+# Names of variables that modules and conda read or set. Their assignments keep their place in the script.
+# Examples are PATH, LD_LIBRARY_PATH and CONDA_ENVS_PATH, but not PYTHONPATH.
 _ORDERED_NAMES = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
 # The function `die` of a rendered script. The setup of the script can't define the function again.
 _DIE = re.compile(r'die *\(\) *\{\s*echo "error: \$\*" >&2[;\n]\s*exit 1;?\s*\}')
@@ -42,7 +46,7 @@ _ACTIVATION_VARIABLES = {
 class _Activation:
     """The activation of an environment: the keys of its runtime, and the blocks that give these keys."""
 
-    name: str = ""
+    runtime: str = ""
     keys: dict[str, str] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
 
@@ -61,27 +65,30 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
 
 def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
     """Convert the blocks before the launch into keys; keep the other blocks as setup."""
-    draft.rendezvous = _rendezvous_names(draft, before, launch)
-    values = _values(draft, before)
-    rest = [*before] if draft.setup else _without_modules(draft, before)
-    activation = _Activation() if "runtime" in draft.profile else _find_activation(draft, rest)
-    others = [block for block in rest if block not in activation.blocks]
-    shell_blocks = _blocks_that_stay(draft, others, values)
+    draft.rendezvous_names = _rendezvous_names(draft, before, launch)
+    env_values = _env_values(draft, before)
+    # A rendered script loads modules before its setup. If the setup already has lines, such as `set -e`, the
+    # modules of the old script come after these lines, so they stay shell.
+    unconverted = [*before] if draft.setup else _without_modules(draft, before)
+    activation = _Activation() if "runtime" in draft.profile else _find_activation(draft, unconverted)
+    others = [block for block in unconverted if block not in activation.blocks]
+    shell_blocks = _blocks_that_stay(draft, others, env_values)
     if activation.blocks and not _may_move(activation, shell_blocks):
-        activation, others = _Activation(), rest
-        shell_blocks = _blocks_that_stay(draft, others, values)
+        activation, others = _Activation(), unconverted  # the activation stays shell too
+        shell_blocks = _blocks_that_stay(draft, others, env_values)
     if activation.blocks:
-        name, keys = activation.name, dict(sorted(activation.keys.items(), reverse=True))
+        name = activation.runtime
+        keys = dict(sorted(activation.keys.items(), reverse=True))  # the profile shows root before env
         draft.profile |= {"runtime": name, "runtimes": {name: keys}}
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     used = {use.name for use in draft.body.uses}
-    last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)
+    last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)  # an offset
     for block in others:
         if block in shell_blocks:
-            _keep(draft, block, values, is_last=block.start > last_acting)
+            _keep(draft, block, env_values, is_last=block.start > last_acting)
         elif block.only_sets:
-            _convert_assignments(draft, block, values, used)
+            _convert_assignments(draft, block, env_values, used)
         else:
             draft.add(block.lines, "dropped", "it only prints the old master address")
 
@@ -99,13 +106,14 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
     return frozenset(names)
 
 
-def _values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
-    """Return the variables that `env` can hold: exported under no condition, with a literal value."""
+def _env_values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
+    """Return the values of variables that `env` can hold: exported under no condition, and literal."""
     values: dict[str, str | None] = {}
     assignments = (assignment for block in before for assignment in block.sets if not assignment.prefix)
     for assignment in assignments:
-        known = values.get(assignment.name, "") is not None
-        values[assignment.name] = _literal(draft, assignment) if known else None
+        # A variable that has once had another value stays None, whatever the script assigns later.
+        is_literal_so_far = values.get(assignment.name, "") is not None
+        values[assignment.name] = _literal(draft, assignment) if is_literal_so_far else None
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -118,41 +126,45 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
     if word is None or not is_variable(name) or _ORDERED_NAMES.search(name):  # export NAME has no word
         return None
     value = draft.body.value(word)
-    return draft.known(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
+    # The usual value of OMP_NUM_THREADS is $SLURM_CPUS_PER_TASK, which the directives give.
+    return draft.known_text(word, draft.body) if value is None and name == "OMP_NUM_THREADS" else value
 
 
-def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], values: Mapping[str, str]) -> set[Block]:
+def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], env_values: Mapping[str, str]) -> set[Block]:
     """Return the blocks that must stay shell: blocks that act, and blocks whose variables they use."""
     staying: set[Block] = set()
-    needed = set(draft.needed)
-    program_follows = False  # whether a program that stays follows, which may read any exported variable
+    needed = set(draft.needed_variables)
+    program_follows = False  # whether a later block runs a program, which may read any exported variable
     for block in reversed(blocks):
-        if block.sets_only(draft.rendezvous):
+        if block.only_sets_names(draft.rendezvous_names):
             stays = bool(block.assigned & needed)
-        elif block.only_assigns:
+        elif block.only_sets_harmlessly:
             exported = {assignment.name for assignment in block.sets if assignment.exported}
-            is_convertible = exported <= values.keys() | draft.rendezvous
-            stays = (
-                bool(block.assigned & needed) or not is_convertible or (program_follows and bool(exported))
-            )
+            is_convertible = exported <= env_values.keys() | draft.rendezvous_names
+            is_read = bool(block.assigned & needed) or (program_follows and bool(exported))
+            stays = is_read or not is_convertible
         else:
-            stays = not (block.only_prints and block.uses & draft.rendezvous)
+            prints_master_address = block.only_prints and block.uses & draft.rendezvous_names
+            stays = not prints_master_address
         if stays:
             staying.add(block)
+            # An assignment without a word, such as `export NAME`, needs the variable's earlier value.
             needed |= block.uses | {assignment.name for assignment in block.sets if assignment.word is None}
             program_follows = program_follows or not block.is_inert
     return staying
 
 
-def _convert_assignments(draft: Draft, block: Block, values: Mapping[str, str], used: Container[str]) -> None:
-    """Convert the assignments of a block into keys, or drop them; `used`: variables that the script uses."""
+def _convert_assignments(
+    draft: Draft, block: Block, env_values: Mapping[str, str], used: Container[str]
+) -> None:
+    """Convert the assignments of a block into keys, or drop them; `used`: variables that are expanded."""
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
-        if name in draft.rendezvous:
+        if name in draft.rendezvous_names:
             if _IP_ADDRESS.search(block.text):
                 draft.profile["master_addr"] = "hostname -i"
             draft.add(block.lines, "dropped", "the new script has its own master address and ranks", name)
         elif exported:
-            _export(draft, block, name, values.get(name, ""))
+            _export(draft, block, name, env_values.get(name, ""))
         elif name in used:
             draft.add(block.lines, "understood", "its value is written where it is used", name)
         else:
@@ -160,10 +172,11 @@ def _convert_assignments(draft: Draft, block: Block, values: Mapping[str, str], 
 
 
 def _export(draft: Draft, block: Block, name: str, value: str) -> None:
-    """Put a variable into `env` of the job, or an interface of the cluster into the profile."""
-    gloo = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
-    if name in _NETWORK and value and draft.job.get("mode") == "ddp" and not gloo:
-        draft.profile.setdefault("network", {})[_NETWORK[name]] = value
+    """Put a variable into `env` of the job, or the name of a network interface into the profile."""
+    # Only NCCL knows patterns such as ^docker, and the profile refuses them for gloo.
+    is_gloo_pattern = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
+    if name in _NETWORK_KEYS and value and draft.job.get("mode") == "ddp" and not is_gloo_pattern:
+        draft.profile.setdefault("network", {})[_NETWORK_KEYS[name]] = value
         draft.add(block.lines, "understood", "network", name)
     elif block.first in draft.secrets:
         draft.env[name] = None
@@ -175,8 +188,8 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
         draft.add(block.lines, "understood", "env", name)
 
 
-def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, is_last: bool) -> None:
-    """Keep a block's lines unchanged in the profile's setup; `is_last`: no block with an effect follows."""
+def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last: bool) -> None:
+    """Keep a block's lines unchanged in the profile's setup; `is_last`: no later block has an effect."""
     if _DIE.fullmatch(block.text.strip()):
         draft.add(block.lines, "understood", "the new script has the same function", "die")
         return
@@ -186,12 +199,12 @@ def _keep(draft: Draft, block: Block, values: Mapping[str, str], *, is_last: boo
             what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
             draft.add(block.lines, "lost", what)
         else:
-            lines = draft.shell(block, "in setup_after_runtime")
+            lines = draft.keep_shell(block, "in setup_after_runtime")
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
     for name in _SCRIPT_VARIABLES & block.assigned:  # otherwise the rendered script would replace the value
-        draft.env[name] = values.get(name, f"${{{name}}}")
-    draft.setup += draft.shell(block, "in setup")
+        draft.env[name] = env_values.get(name, f"${{{name}}}")
+    draft.setup += draft.keep_shell(block, "in setup")
 
 
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
@@ -203,7 +216,8 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
     if not loads:
         return list(before)
     earlier = before[: before.index([*loads][-1])]
-    others = [block for block in earlier if block not in loads and not block.sets_only(draft.rendezvous)]
+    others = [block for block in earlier if block not in loads]
+    others = [block for block in others if not block.only_sets_names(draft.rendezvous_names)]
     if any(not block.is_inert or block.changes_modules for block in others):
         return list(before)
     start, loaded = "keep", list[str]()
@@ -212,6 +226,7 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
         for name in names:
             if name in _MODULE_RESETS:
                 start = name
+                # `module purge` keeps the folders of `module use`.
                 loaded = [entry for entry in loaded if name == "purge" and entry.startswith("use ")]
             else:
                 loaded.append(name)
@@ -220,7 +235,7 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
 
 
 def _loaded_modules(block: Block) -> list[str] | None:
-    """Return the modules that a block loads, in order, and its `use PATH`, `purge` and `reset`.
+    """Return the modules that a block loads, in order, among them `use PATH`, `purge` and `reset`.
 
     Returns None for a block that does anything else.
     """
@@ -235,7 +250,8 @@ def _loaded_modules(block: Block) -> list[str] | None:
             verb, rest = "load", [verb, *rest]
         if verb not in (*_MODULE_RESETS, "load", "add", "use") or any(name[:1] in ("-", "") for name in rest):
             return None
-        if bool(rest) is (verb in _MODULE_RESETS):
+        takes_no_names = verb in _MODULE_RESETS
+        if bool(rest) is takes_no_names:
             return None
         if verb in _MODULE_RESETS:
             loaded.append(verb)
@@ -254,13 +270,14 @@ def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
     activation = _Activation()
     for block in blocks:
         outer = list(block.outer)
-        steps = [_keys_of_activation(draft, command) for command in outer]
-        if not outer or block.sets or any(step is None for step in steps):
+        # For each command, the runtime and its keys; None for a command that activates nothing.
+        parts = [_keys_of_activation(draft, command) for command in outer]
+        if not outer or block.sets or any(part is None for part in parts):
             continue
-        for name, keys in (step for step in steps if step):
-            if activation.name and (activation.name != name or activation.keys.keys() & keys.keys()):
+        for runtime, keys in (part for part in parts if part):
+            if activation.runtime and (activation.runtime != runtime or activation.keys.keys() & keys.keys()):
                 return _Activation()  # two environments: all lines are kept unchanged
-            activation.name = name
+            activation.runtime = runtime
             activation.keys |= keys
         activation.blocks.append(block)
     is_complete = "env" in activation.keys or "path" in activation.keys
@@ -279,7 +296,7 @@ def _keys_of_activation(draft: Draft, command: Command) -> tuple[str, dict[str, 
 
 
 def _may_move(activation: _Activation, shell_blocks: Collection[Block]) -> bool:
-    """Return whether the environment may be activated after the blocks that stay shell."""
+    """Return whether the rendered script may activate the environment after the blocks that stay shell."""
     first = min(block.start for block in activation.blocks)
     later = [block for block in shell_blocks if block.start > first]
     if any(_ACTIVATION_VARIABLES & (block.uses | block.assigned) for block in later):

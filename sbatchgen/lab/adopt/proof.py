@@ -14,30 +14,31 @@ from sbatchgen.lab.adopt.simplified_script import simplify, without_functions
 from sbatchgen.lab.adopt.slurm_options import options_of
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-_MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
+_MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
 def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
     """Note each difference between the requests and the starts of both scripts as lost."""
-    before, after = _requested(draft.script), _requested(new)
-    before.setdefault("job-name", draft.options.get("job_name", ""))
-    for option in sorted((before.keys() | after.keys()) - draft.changed):
-        old_value, new_value = before.get(option, ""), after.get(option, "")
+    old_options, new_options = _requested_options(draft.script), _requested_options(new)
+    old_options.setdefault("job-name", draft.options.get("job_name", ""))
+    for option in sorted((old_options.keys() | new_options.keys()) - draft.changed_options):
+        old_value, new_value = old_options.get(option, ""), new_options.get(option, "")
         if old_value != new_value:
             what = (
                 f"--{option}: {old_value or 'none'} in the old script, {new_value or 'none'} in the new one"
             )
             draft.add((), "lost", what)
-    after = draft.profile.get("setup_after_runtime", ())
-    setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after}
+    after_runtime = draft.profile.get("setup_after_runtime", ())
+    setup = {*draft.setup, *draft.step_setup, *draft.argument_lines, *after_runtime}
+    # The second part of a rendered script is the same in all jobs, so it has no kept lines.
     first_part = new.lines[: new.text.rpartition(SECOND_PART)[0].count("\n")]
     kept_lines = {number for number, line in enumerate(first_part, start=1) if line in setup}
-    late_lines = {number for number, line in enumerate(first_part, start=1) if line in after}
-    for name in _overwritten(draft, resolved, new, kept_lines, late_lines):
+    late_lines = {number for number, line in enumerate(first_part, start=1) if line in after_runtime}
+    for name in _overwritten_variables(draft, resolved, new, kept_lines, late_lines):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
         draft.add((), "lost", what)
-    added = [command for command in new.body.commands if command.line not in kept_lines]
-    new_functions = {command.context.function for command in added} - {""}
+    own_commands = [command for command in new.body.commands if command.line not in kept_lines]
+    new_functions = {command.context.function for command in own_commands} - {""}
     for command in draft.script.body.commands:
         name, line = command.context.function, command.line
         if name in new_functions and draft.outcomes.get(line) == "kept":
@@ -51,20 +52,20 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
 
-def _requested(script: JobScript) -> dict[str, str]:
+def _requested_options(script: JobScript) -> dict[str, str]:
     """Return the options of a script by name, with times in minutes and memory in MiB."""
     values = {}
     for name, use in options_of(script).items():
         text = "set" if use.value is None else use.value
         if name in ("time", "time-min"):
             text = str(minutes(text))
-        elif name in _MEMORY:
+        elif name in _MEMORY_OPTIONS:
             text = str(mebibytes(text))
         values[name] = text
     return values
 
 
-def _overwritten(
+def _overwritten_variables(
     draft: Draft,
     resolved: ResolvedJob,
     new: JobScript,
@@ -73,7 +74,7 @@ def _overwritten(
 ) -> list[str]:
     """Return the variables of kept lines that the new script sets again before the trainer starts."""
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
-    kept_names, new_names = {*draft.needed}, set()
+    kept_names, new_names = {*draft.needed_variables}, set()
     local = {(part.context.function, part.name) for part in new.body.sets if part.setter in LOCAL}
     for assignment in new.body.sets:
         name, word, line = assignment.name, assignment.word, assignment.line
@@ -83,20 +84,23 @@ def _overwritten(
             kept_names.add(name)
         elif line not in kept_lines and not (word and name in word.variables):  # PATH=FOLDER:$PATH
             new_names.add(name)
-    return sorted((kept_names & new_names) - draft.rendezvous - draft.env.keys())
+    return sorted((kept_names & new_names) - draft.rendezvous_names - draft.env.keys())
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
-    """Return the processes and launchers on a node, and the trainer's arguments; () without a training."""
-    launch = training.main(script)
+    """Return what starts on a node: the numbers of processes and launchers, and the trainer's arguments.
+
+    Returns () for a script without a training.
+    """
+    launch = training.main_launch(script)
     if launch is None:
         return ()
     program, body = launch.program, launch.program.body
     workers = launch.workers or (script.resources.gpu_count if launch.launcher else 1)
-    agents = 1 if launch.launcher else launch.tasks_per_node
+    starters = 1 if launch.launcher else launch.tasks_per_node
     words = program.rest[1:] if program.name == "python" else program.rest
     values = arguments(draft, words, body, in_task=body is not script.body)
-    return (workers, agents, [word.text if value is None else value for word, value in values])
+    return (workers, starters, [word.text if value is None else value for word, value in values])
 
 
 def mended_and_remaining(
@@ -110,7 +114,8 @@ def mended_and_remaining(
     mended = [finding for finding in before if finding.rule not in remaining_rules]
     for finding in mended:
         if line := finding.place.line:
-            understood = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
-            as_read = "as Slurm reads it today, " if understood else ""
+            # A rule SB1xx is about directives, which the job now has with the value that Slurm reads.
+            is_understood = finding.rule.startswith("SB1") and draft.outcomes.get(line) == "understood"
+            as_read = "as Slurm reads it today, " if is_understood else ""
             draft.add((line,), "mended", f"{as_read}{finding.rule}: {finding.problem.what}")
     return mended, [finding for finding in before if finding.rule in remaining_rules]

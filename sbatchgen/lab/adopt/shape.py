@@ -6,11 +6,13 @@ from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.check.script.launches import Launch, fixed_nodes
 from sbatchgen.lab.adopt.draft import Draft
 
-COUNTS = ("nodes", "ntasks", "ntasks-per-node")
+COUNT_OPTIONS = ("nodes", "ntasks", "ntasks-per-node")
+# Values of torchrun's --nproc-per-node that stand for the GPUs of a node.
 _GPU_COUNT_WORDS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
-_RANKS = "LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT NODE_RANK RANK WORLD_SIZE"
-RANK_VARIABLES = frozenset(_RANKS.split())
-RAY = "write the command as a program of a job file, with preset: ray"
+RANK_VARIABLES = frozenset(
+    ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
+)
+RAY_ADVICE = "write the command as a program of a job file, with preset: ray"
 _STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
 # The modules of launchers that a job starts as its trainer. Such a launcher starts the processes of a node.
 MODULES = {
@@ -20,7 +22,7 @@ MODULES = {
 }
 
 
-def module_of(launch: Launch) -> str | None:
+def launcher_module(launch: Launch) -> str | None:
     """Return the module of a launcher that a job starts as its trainer; None for another launcher.
 
     Torchrun is such a launcher if only the job knows the number of processes, or if the program gets
@@ -31,10 +33,10 @@ def module_of(launch: Launch) -> str | None:
         return MODULES.get(launcher.name) if launcher else None
     if launcher.words[0].text.endswith("distributed.launch") and not launcher.option("use-env"):
         return "torch.distributed.launch"
-    return None if _workers(launch) else "torch.distributed.run"
+    return None if _workers_per_node(launch) else "torch.distributed.run"
 
 
-def _workers(launch: Launch) -> int:
+def _workers_per_node(launch: Launch) -> int:
     """Return how many processes torchrun starts on a node; 0 if only the job knows the number.
 
     If the number is SLURM_GPUS_PER_NODE, the number of GPUs is returned, although Slurm may leave the
@@ -60,13 +62,14 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
             draft.lose(f"--ntasks={resources.ntasks} without --nodes: add '#SBATCH --nodes=N' to the script")
         elif nodes > 1 or resources.gpus_per_task:  # without --ntasks, sbatch would refuse --gpus-per-task
             draft.options["nodes"] = nodes
-            draft.changed.add("nodes")
-            draft.add(draft.lines, "understood", f"nodes: {nodes}, which follows from the tasks")
+            draft.changed_options.add("nodes")
+            draft.add(draft.launch_lines, "understood", f"nodes: {nodes}, which follows from the tasks")
     _convert_ntasks(draft, nodes)
-    _lose_starters(draft, launch)
-    launcher, module = launch.launcher.name if launch.launcher else "", module_of(launch)
+    _lose_ntasks_per_gpu_and_mpi(draft, launch)
+    launcher, module = launch.launcher.name if launch.launcher else "", launcher_module(launch)
     if launcher == "torchrun" and not module:
         _adopt_torchrun(draft, launch, nodes)
+    # A launcher that srun starts once on each node becomes one task of srun on each node.
     elif (
         launcher in ("accelerate launch", "accelerate-launch", "torchrun")
         and tasks == nodes > 1
@@ -85,7 +88,7 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
         _adopt_one_process(draft, launch, nodes)
 
 
-def _lose_starters(draft: Draft, launch: Launch) -> None:
+def _lose_ntasks_per_gpu_and_mpi(draft: Draft, launch: Launch) -> None:
     """Note --ntasks-per-gpu and mpirun as lost: no key of a job expresses them."""
     resources = draft.script.resources
     if per_gpu := resources.ntasks_per_gpu:
@@ -108,15 +111,15 @@ def _convert_ntasks(draft: Draft, nodes: int) -> None:
     options["ntasks_per_node"] = tasks // nodes
     line = draft.script.resources.place("ntasks").line
     draft.add((line,), "understood", "options", f"ntasks_per_node {tasks // nodes}")
-    draft.changed |= {"ntasks", "ntasks-per-node"}
+    draft.changed_options |= {"ntasks", "ntasks-per-node"}
 
 
 def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
     """Put a torchrun on each of `nodes` nodes into the job."""
-    nnodes, agents = launch.launcher_nodes, launch.tasks or 1
-    draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers(launch)}
-    if agents < nodes and nnodes != nodes:
-        draft.lose(f"the job has {nodes} nodes, and torchrun runs on {agents}: correct --nodes")
+    nnodes, torchruns = launch.launcher_nodes, launch.tasks or 1
+    draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers_per_node(launch)}
+    if torchruns < nodes and nnodes != nodes:
+        draft.lose(f"the job has {nodes} nodes, and torchrun runs on {torchruns}: correct --nodes")
     elif nnodes not in (nodes, None) and nodes > 1:
         draft.lose(f"torchrun has --nnodes={nnodes}, and the job has {nodes} nodes: correct one of them")
     _merge_tasks(draft)
@@ -125,23 +128,26 @@ def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
 def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
     """Put a trainer whose processes are the tasks of srun into the job."""
     resources, step = draft.script.resources, launch.step
-    bound = [option.value for option in step.uses if option.name == "gpu-bind"] if step else []
+    gpu_bindings = [option.value for option in step.uses if option.name == "gpu-bind"] if step else []
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
     draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
-    if resources.gpus_per_task and per_node > 1 and "none" not in (draft.script.option("gpu-bind"), *bound):
+    # --gpus-per-task shows each task its own GPUs only, except with --gpu-bind=none.
+    is_bound = "none" not in (draft.script.option("gpu-bind"), *gpu_bindings)
+    if resources.gpus_per_task and per_node > 1 and is_bound:
         draft.profile["gpu_visibility"] = "task"
-        draft.add(draft.lines, "understood", "gpu_visibility: task, by --gpus-per-task")
-    requested = nodes * resources.tasks_per_node
-    may_be_part = (
-        step and any(step.option(name) for name in COUNTS) and (resources.ntasks or requested > nodes)
-    )
-    if tasks != nodes * per_node or (may_be_part and tasks != (resources.ntasks or requested)):
+        draft.add(draft.launch_lines, "understood", "gpu_visibility: task, by --gpus-per-task")
+    requested_tasks = nodes * resources.tasks_per_node
+    # A step with counts of its own may start only some of the tasks that the directives request.
+    has_counts = step and any(step.option(name) for name in COUNT_OPTIONS)
+    may_be_part = has_counts and (resources.ntasks or requested_tasks > nodes)
+    if tasks != nodes * per_node or (may_be_part and tasks != (resources.ntasks or requested_tasks)):
         draft.lose(f"srun starts {tasks} tasks, not the same number on each of the job's {nodes} nodes")
 
 
 def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
-    """Put a trainer that is started once into the job; `nodes`: the number of requested nodes."""
+    """Put a trainer that is started once into the job, with the mode that fits its GPUs."""
     resources = draft.script.resources
+    # A container without an option for GPUs, such as --nv of apptainer, hides the GPUs.
     in_container = launch.container or (launch.step and launch.step.option("container-image"))
     options = {option.name for option in launch.container.uses} if launch.container else set()
     gpu_options = options & {"nv", "rocm", "gpu"}
@@ -162,7 +168,7 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
 def _why_one_process(draft: Draft, nodes: int) -> str:
     """Return why one process can't become a job of several nodes, and what to do instead."""
     if _STARTS_RAY.search(draft.body.source.text):
-        return f"Ray runs on {nodes} nodes: {RAY}"
+        return f"Ray runs on {nodes} nodes: {RAY_ADVICE}"
     if any(launch.command.background and not launch.is_helper for launch in draft.script.launches):
         return f"other programs run on the {nodes} nodes too: write each as a program of a job file"
     return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
@@ -176,11 +182,12 @@ def _merge_tasks(draft: Draft) -> None:
         return
     cpus = tasks * (resources.cpus_per_task or 1)
     options |= {"ntasks_per_node": 1, "cpus_per_task": cpus}
-    draft.changed |= {"ntasks", "ntasks-per-node", "cpus-per-task"}
+    draft.changed_options |= {"ntasks", "ntasks-per-node", "cpus-per-task"}
     if resources.gpus_per_task:
         (kind, count), *_ = resources.gpus_per_task
         options["gpus_per_task"] = f"{kind}:{tasks * count}" if kind else str(tasks * count)
-        draft.changed.add("gpus-per-task")
+        draft.changed_options.add("gpus-per-task")
+    # Line 0 or 1 stands for an option that the script does not have.
     lines = {resources.place(name).line for name in ("ntasks", "ntasks-per-node", "cpus-per-task")} - {0, 1}
     what = f"one task of {cpus} CPUs on each node, for the {tasks} tasks: one process is started there"
     draft.add(tuple(sorted(lines)), "mended", what)

@@ -18,8 +18,9 @@ from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.draft import Draft
 from sbatchgen.lab.adopt.trainer_arguments import arguments
 
-# Options of srun for a program's share of a node, and options that change neither nodes nor processes.
-_SHARES = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
+# Options of srun for a program's share of a node, with the program's keys.
+_SHARE_KEYS = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
+# Other options that a step may have: `nodes` holds the counts, and the rest change no process.
 _UNCHANGED_OPTIONS = """
 error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
 unbuffered
@@ -27,24 +28,25 @@ unbuffered
 _BACKGROUND_FAILURE_NOTE = (
     "a program in the background that fails ends the job: the script ignored its failure"
 )
-_PLACEHOLDER = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
-_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
-_SECONDS = re.compile(r"\d{1,5}")
-_PORT_OPTIONS = ("--port", "-p", "--http-port", "--server-port")
 _FAILURE_NOTE = (
     "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
 )
+# A variable in a job's command, such as {env:HEAD} or {env:NODES[@]}.
+_PLACEHOLDER = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
+_VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")  # $NAME or ${NAME
+_SLEEP_SECONDS = re.compile(r"\d{1,5}")
+_PORT_OPTIONS = ("--port", "-p", "--http-port", "--server-port")
 
 
-class BackgroundStep(NamedTuple):
-    """A step in the background, with the statement that starts the step."""
+class ProgramStep(NamedTuple):
+    """A step that becomes a program of the job, with the statement that starts the step."""
 
     launch: Launch
     block: Block
     program: dict[str, Any]  # the keys of the program in the job file
 
 
-def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep]:
+def find_steps(draft: Draft, statements: Sequence[Block]) -> list[ProgramStep]:
     """Return the steps that become programs; [] if the nodes of a step are not certain."""
     launches = [launch for launch in draft.script.launches if not launch.is_helper]
     if not 2 <= len(launches) <= MAX_PROGRAMS:
@@ -54,40 +56,43 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[BackgroundStep
         at = launch.command.at
         block = next((block for block in statements if block.start <= at < block.end), None)
         is_main = launch is launches[-1] and not launch.command.background
-        program = _program_keys(draft, launch) if block and _is_only(launch, block, is_main=is_main) else None
+        is_plain = block is not None and _is_plain_step(launch, block, is_main=is_main)
+        program = _program_keys(draft, launch) if is_plain else None
         if block is None or program is None:
             return []
-        steps.append(BackgroundStep(launch, block, program))
+        steps.append(ProgramStep(launch, block, program))
     rest = _statements_after(steps, statements)
-    nodes = sum(step.program["nodes"] for step in steps)
-    is_certain = nodes == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
+    node_sum = sum(step.program["nodes"] for step in steps)
+    uses_all_nodes = node_sum == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
     if launches[-1].command.background:
         waits = [command for block in rest for command in block.commands if command.name == "wait"]
-        only_waits = bool(waits) and all(len(command.words) == 1 for command in waits)
-        only_waits = only_waits and all(block.only_closes for block in rest)
+        # `wait PID` waits for a single step.
+        waits_for_all = bool(waits) and all(len(command.words) == 1 for command in waits)
+        rest_is_droppable = waits_for_all and all(block.only_closes for block in rest)
     else:
         before = [block for block in rest if block.start < steps[-1].block.start]
         after = [block for block in rest if block.start > steps[-1].block.start]
-        only_waits = all(_sleep_seconds(block) is not None or block.only_closes for block in before)
-        only_waits = only_waits and all(block.only_closes or _kills(block) for block in after)
-    is_certain = is_certain and only_waits and not any(draft.body.traps)
+        only_sleeps = all(_sleep_seconds(block) is not None or block.only_closes for block in before)
+        rest_is_droppable = only_sleeps and all(block.only_closes or _only_kills(block) for block in after)
+    is_certain = uses_all_nodes and rest_is_droppable and not any(draft.body.traps)
     return steps if is_certain and _replace_hosts(draft, steps) else []
 
 
-def _replace_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
+def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
     """Write {NAME.host} for the node of a step in the commands; return whether all names were replaced.
 
     The names must be replaced, because a job may give a program another node than the script does.
     """
-    hosts: dict[str, str] = {}  # by the name of a node in the script
-    host_variables: set[str] = set()
+    hosts: dict[str, str] = {}  # {NAME.host} for each text in the script that names a node
+    host_variables: set[str] = set()  # the variables in the values of --nodelist
     for step, name in zip(steps, _names(steps), strict=True):
-        option = step.launch.step.option("nodelist") if step.launch.step else None
-        word = option.own_word(draft.body) if option else None
+        nodelist = step.launch.step.option("nodelist") if step.launch.step else None
+        word = nodelist.own_word(draft.body) if nodelist else None
         if word is None:
             continue
         host_variables |= {*_VARIABLE.findall(word.text)}
         for _, text in arguments(draft, [word], draft.body, in_task=False):
+            # The first of several nodes, as in {env:FIRST},{env:SECOND}, is the program's host.
             first = _PLACEHOLDER.match(text) if text and text.partition(",")[1] else None
             if text:
                 hosts[_source_text(draft, first[0] if first else text)] = f"{{{name}.host}}"
@@ -98,8 +103,8 @@ def _replace_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
                 lambda match: hosts.get(_source_text(draft, match[0]), match[0]), text
             )
             others = " ".join(_source_text(draft, match[0]) for match in _PLACEHOLDER.finditer(replaced))
-            has_host = any(host in text for host in hosts if not host.startswith("{"))
-            if has_host or host_variables.intersection(_VARIABLE.findall(others)):
+            has_literal_host = any(host in text for host in hosts if not host.startswith("{"))
+            if has_literal_host or host_variables.intersection(_VARIABLE.findall(others)):
                 return False
             words.append(replaced)
         step.program["command"] = words
@@ -107,7 +112,10 @@ def _replace_hosts(draft: Draft, steps: Sequence[BackgroundStep]) -> bool:
 
 
 def _source_text(draft: Draft, text: str) -> str:
-    """Return the script's text for a placeholder, in braces and without quotes; any other text unchanged."""
+    """Return what the script has for a placeholder, such as {$HEAD}; any other text unchanged.
+
+    The form in braces has neither quotes nor inner braces, so that $HEAD, ${HEAD} and "$HEAD" are equal.
+    """
     match = _PLACEHOLDER.fullmatch(text)
     if match is None:
         return text
@@ -121,15 +129,15 @@ def _sleep_seconds(block: Block) -> int | None:
     if command is None or others or command.name != "sleep" or len(command.words) != 2:
         return None
     text = command.words[1].text
-    return int(text) if _SECONDS.fullmatch(text) else None
+    return int(text) if _SLEEP_SECONDS.fullmatch(text) else None
 
 
-def _kills(block: Block) -> bool:
-    """Return whether a statement only has `kill` or `wait`, which a job with a main program does not need."""
+def _only_kills(block: Block) -> bool:
+    """Return whether a statement only has `kill` or `wait`: a job ends its other programs by itself."""
     return bool(block.commands) and all(command.name in ("kill", "wait") for command in block.commands)
 
 
-def _wait_for_others(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[str]:
+def _wait_for_others(steps: Sequence[ProgramStep], statements: Sequence[Block]) -> list[str]:
     """Let the main program, which is the last step, wait for the others as the script does.
 
     If each other program has a port, the main program waits until all ports are open. Else the main program
@@ -166,7 +174,7 @@ def _port(words: Sequence[str]) -> str:
     return ""
 
 
-def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> None:
+def adopt_steps(draft: Draft, steps: Sequence[ProgramStep], statements: Sequence[Block]) -> None:
     """Put steps into the job as its programs."""
     has_main = not steps[-1].launch.command.background
     notes = _wait_for_others(steps, statements) if has_main else [_FAILURE_NOTE]
@@ -182,51 +190,52 @@ def adopt_steps(draft: Draft, steps: Sequence[BackgroundStep], statements: Seque
         draft.add(block.lines, "dropped", reason)
     for option in ("nodes", "ntasks", "ntasks_per_node"):
         draft.options.pop(option, None)
-    draft.changed |= {"ntasks", "ntasks-per-node"}
+    draft.changed_options |= {"ntasks", "ntasks-per-node"}
     for note in notes:
         draft.note(note)
 
 
-def _statements_after(steps: Sequence[BackgroundStep], statements: Sequence[Block]) -> list[Block]:
+def _statements_after(steps: Sequence[ProgramStep], statements: Sequence[Block]) -> list[Block]:
     """Return the statements after the first step that are no steps."""
     step_blocks = [step.block for step in steps]
     first = step_blocks[0].start
     return [block for block in statements if block.start > first and block not in step_blocks]
 
 
-def _is_only(launch: Launch, block: Block, *, is_main: bool) -> bool:
-    """Return whether a statement is a step in the background, or the main step, and has no other command."""
+def _is_plain_step(launch: Launch, block: Block, *, is_main: bool) -> bool:
+    """Return whether a statement is only a step without pipe and input, in the background or the main one."""
     command = launch.command
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
     is_plain = command.context.top and not command.pipe and not command.prefix
     only_writes = all(redirect.operator.startswith((">", "&>")) for redirect in command.redirects)
-    is_placed = command.background or is_main
-    return is_step and is_placed and is_plain and only_writes and [*block.commands] == [command]
+    has_place = command.background or is_main
+    return is_step and has_place and is_plain and only_writes and [*block.commands] == [command]
 
 
 def _program_keys(draft: Draft, launch: Launch) -> dict[str, Any] | None:
     """Return the keys of a step's program in a job file; None if its nodes or its command are not certain."""
     step = launch.step
-    if step is None or {option.name for option in step.uses} - {*_UNCHANGED_OPTIONS.split(), *_SHARES}:
+    if step is None or {option.name for option in step.uses} - {*_UNCHANGED_OPTIONS.split(), *_SHARE_KEYS}:
         return None
     words = [value for _, value in arguments(draft, step.rest, draft.body, in_task=False)]
     nodes, tasks = launch.nodes, launch.tasks
     if None in words or "nodes" not in step.options or nodes is None or tasks != nodes:
         return None
-    share = dict(_share(step))
+    share = dict(_share_of_node(step))
     return None if None in share.values() else {"command": words, "nodes": nodes, **share}
 
 
-def _share(step: Tool) -> Iterator[tuple[str, int | None]]:
+def _share_of_node(step: Tool) -> Iterator[tuple[str, int | None]]:
     """Yield the GPUs and CPUs that a step requests on each node; None for a value that is not a number."""
     for option in step.uses:
-        if key := _SHARES.get(option.name):
+        if key := _SHARE_KEYS.get(option.name):
             match = re.fullmatch(r"(?:gpu:)?(?:[a-z][\w.]*:)?(\d+)", option.value or "")
+            # --gpus counts the GPUs of all nodes, not of each.
             is_known = match and (option.name != "gpus" or step.options["nodes"] == "1")
             yield key, int(match[1]) if match and is_known else None
 
 
-def _names(steps: Sequence[BackgroundStep]) -> list[str]:
+def _names(steps: Sequence[ProgramStep]) -> list[str]:
     """Return a name for each program: the name of its file, with a number if another has the same name."""
     names: list[str] = []
     for launch, *_ in steps:

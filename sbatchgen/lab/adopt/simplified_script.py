@@ -6,6 +6,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.bash import Piece, Word
@@ -13,22 +14,29 @@ from sbatchgen.check.script.launches import HELPERS, Launch
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.lab.adopt.block import CLOSING
-from sbatchgen.lab.adopt.training import main, split_chain
+from sbatchgen.lab.adopt.training import main_launch, split_chain
 
-_DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
-# Variables that a job has without its script.
+_DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)  # the name and the default, as in ${NAME:-DEFAULT}
+# Variables that Slurm, the cluster or the user sets, so that a default in the script does not count.
 _JOB_VARIABLES = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script sets
-# Words that only bash knows, so srun can't start them.
+# Words that only bash knows, so that srun can't start them.
 _BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "exec", "source", "trap"))
 # Commands that start no trainer, although `python` may be among their words.
 _NO_PREFIX = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
 # The beginnings of functions that a rendered script calls one after the other. `exec` would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
-_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
-_PYTHON = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
+_PYTHON_STARTER = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")  # .../bin/python3.11
+
+
+class OptionalWord(NamedTuple):
+    """A word of a launch: a variable that holds options only under a condition."""
+
+    word: Word
+    options: str  # the options if the condition holds
 
 
 @frozen(kw_only=True)
@@ -37,9 +45,8 @@ class SimplifiedScript:
 
     script: JobScript
     defaults: dict[str, str]  # the variables that were replaced by their defaults
-    # removed words of launches, each with the options that the word holds only under a condition
-    optional: list[tuple[Word, str]]
-    prefix: tuple[str, ...]  # the removed words of an unknown program that starts Python
+    optional: list[OptionalWord]  # the removed words of launches
+    prefix: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () if there are none
     renamed: dict[str, str]  # the new names of variables and of positional parameters, by their old names
 
 
@@ -59,7 +66,7 @@ def simplify(script: JobScript) -> SimplifiedScript:
 def without_functions(new: JobScript) -> JobScript:
     """Return the first part of a rendered script with the bodies of its functions as statements.
 
-    So the statements can be read like the statements of an old script. Lines keep their numbers.
+    `adopt` can then read the statements like those of an old script. Lines keep their numbers.
     """
     first = replace(new, text=new.text.rpartition(SECOND_PART)[0])
     edits = []
@@ -70,7 +77,7 @@ def without_functions(new: JobScript) -> JobScript:
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
-    """Return a script after edits; each edit is the start, the end and the new text of a part."""
+    """Return a script after edits, each of which holds the start, the end and the new text of a part."""
     text = script.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
@@ -83,7 +90,10 @@ def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
 
 
 def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with $ARG1 for $1, and OLD_NAME for variables that a rendered script sets."""
+    """Return the script with $ARG1 for $1, and OLD_NAME for variables that a rendered script sets.
+
+    The second value holds the new names by the old names.
+    """
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
     outer = [command for command in body.commands if not command.context.function]
@@ -101,34 +111,45 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
             renamed[use.name] = f"ARG{use.name}"
     exported = {part.name for part in body.sets if part.exported or part.source is not body.source}
     renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned - exported)}
-    places = [(part.at, part.name) for part in body.sets]
-    places += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
+    occurrences = [(part.at, part.name) for part in body.sets]
+    occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
     edits = {}
-    for at, name in places:
+    for at, name in occurrences:
         if name in renamed and not (name.isdigit() and is_in_function(at)):
-            braces = "{}" if script.text[at - 1] == "$" else ("", "")
-            edits[at] = (at, at + len(name), renamed[name].join(braces))
+            new_name = renamed[name]
+            if script.text[at - 1] == "$":  # $1x becomes ${ARG1}x, because $ARG1x is another variable
+                new_name = f"{{{new_name}}}"
+            edits[at] = (at, at + len(name), new_name)
     return _edited(script, edits.values()), renamed
 
 
+class _DefaultExpansion(NamedTuple):
+    """An expansion that has a default, such as ${NAME:-DEFAULT}."""
+
+    piece: Piece
+    start: int  # the offset of the text to replace
+    end: int  # the offset after the text to replace
+    replacement: str  # the new text, with {} for the default
+
+
 def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with DEFAULT for ${NAME:-DEFAULT} and `: ${NAME:=DEFAULT}`, and the defaults."""
+    """Return the script with DEFAULT for ${NAME:-DEFAULT} and NAME=DEFAULT for `: ${NAME:=DEFAULT}`.
+
+    The second value holds the defaults by their variables.
+    """
     edits, defaults = {}, {}
-    for piece, start, end, form in _defaults(script):
+    for piece, start, end, replacement in _default_expansions(script):
         match = _DEFAULT.fullmatch(piece.text)
         sets = [assignment for assignment in script.body.sets_of(piece.name) if assignment.end <= piece.at]
         is_set = any(not assignment.context.branch for assignment in sets)
         if match and not is_set and not _JOB_VARIABLES.fullmatch(piece.name):
             defaults[piece.name] = match[2].strip("\"'")
-            edits[start] = (start, end, form.format(match[2]))
+            edits[start] = (start, end, replacement.format(match[2]))
     return _edited(script, edits.values()), defaults
 
 
-def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
-    """Yield expansions with a default: the piece, the start and the end of the text to replace, the new form.
-
-    {} in the form stands for the default.
-    """
+def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
+    """Yield the expansions with a default in launches, assignments, and commands such as `: ${A:=1}`."""
     body = script.body
     words = [("", word) for launch in script.launches for word in launch.command.words]
     for assignment in body.sets:
@@ -137,23 +158,21 @@ def _defaults(script: JobScript) -> Iterator[tuple[Piece, int, int, str]]:
     for name, word in words:
         for piece in word.pieces if word.source is body.source else ():
             if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
-                yield piece, piece.at, piece.at + len(piece.text), "{}"
+                yield _DefaultExpansion(piece, piece.at, piece.at + len(piece.text), "{}")
     for command in body.commands:
-        piece_set = command.words[-1].only_piece if command.name == ":" and command.context.top else None
+        expansion = command.words[-1].only_piece if command.name == ":" and command.context.top else None
         if (
-            piece_set
-            and piece_set.operator in (":=", "=")
-            and (piece_set.quoted or " " not in piece_set.text)
+            expansion
+            and expansion.operator in (":=", "=")
+            and (expansion.quoted or " " not in expansion.text)
         ):
-            quotes = '"' * piece_set.quoted
-            yield piece_set, command.at, command.end, f"{piece_set.name}={quotes}{{}}{quotes}"
+            quotes = '"' * expansion.quoted
+            replacement = f"{expansion.name}={quotes}{{}}{quotes}"
+            yield _DefaultExpansion(expansion, command.at, command.end, replacement)
 
 
-def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, str]]]:
-    """Return the script without variables that hold options of a launch only under a condition, and these.
-
-    Each variable is its word and the options.
-    """
+def _without_optional(script: JobScript) -> tuple[JobScript, list[OptionalWord]]:
+    """Return the script without the optional words of its launches, and these words."""
     body, optional = script.body, []
     words = [word for launch in script.launches for word in _words_before_program(launch)]
     for word in dict.fromkeys(words):
@@ -166,14 +185,13 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[tuple[Word, st
         if len(conditional) != 1 or any(certain_values) or (piece.quoted and piece.subscript != "@"):
             continue
         (assignment,) = conditional
-        is_tested = any(
-            use.name == piece.name and use.at < assignment.at for use in body.uses
-        )  # [ -z $NAME ]
+        # A variable that a test such as [ -z $NAME ] reads before may also have a value from elsewhere.
+        is_tested = any(use.name == piece.name and use.at < assignment.at for use in body.uses)
         values = assignment.items or ([assignment.word] if assignment.word else [])
         text = " ".join(map(body.text_of, values))
         context = assignment.context
         if text.startswith("-") and not is_tested and not context.loop and context.branch:
-            optional.append((word, text))
+            optional.append(OptionalWord(word, text))
     return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
 
 
@@ -183,7 +201,7 @@ def _words_before_program(launch: Launch) -> Iterator[Word]:
     for word in launch.command.words:
         expanded = body.expand(word)
         is_program = first in expanded and not (first.only_piece and first.only_piece.kind == "variable")
-        if is_program or any(_PYTHON.fullmatch(body.value(part) or "") for part in expanded):
+        if is_program or any(_PYTHON_STARTER.fullmatch(body.value(part) or "") for part in expanded):
             return
         yield word
 
@@ -192,33 +210,35 @@ def _without_eval(script: JobScript) -> JobScript:
     """Return the script with `python train.py` in place of `eval python train.py`, if all words are plain."""
     body = script.body
     words = [command.words for command in body.commands if command.name == "eval" and len(command.words) > 2]
-    plain = [
+    evals = [
         first
         for first, *others in words
-        if first.source is body.source and all(_PLAIN.fullmatch(body.text_of(word)) for word in others)
+        if first.source is body.source and all(_PLAIN_WORD.fullmatch(body.text_of(word)) for word in others)
     ]
-    return _edited(script, (_blank(script, word.at, word.end) for word in plain))
+    return _edited(script, (_blank(script, word.at, word.end) for word in evals))
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
-    """Return the script without the words of an unknown program that starts Python, and these words."""
-    if main(script):
+    """Return the script without the words of an unknown program before Python, and these words."""
+    if main_launch(script):
         return script, ()
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
         is_inner = command.is_test or command.context.substitution
-        starts_none = is_inner or command.name in _NO_PREFIX or not command.words
-        if not command.context.top or (launch.is_helper if launch else starts_none):
+        starts_nothing = is_inner or command.name in _NO_PREFIX or not command.words
+        if not command.context.top or (launch.is_helper if launch else starts_nothing):
             continue
         first = launch.program.words[0] if launch else command.words[0]
         pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]
-        at = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
-        words = [body.value(expanded) or "" for expanded, _ in pairs[at:]]
-        count = next((index for index, word in enumerate(words) if _PYTHON.fullmatch(word)), 0)
-        if not count or not all(words[:count]) or words[0] in _BASH_WORDS:
+        begin = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
+        words = [body.value(expanded) or "" for expanded, _ in pairs[begin:]]
+        # The prefix ends before Python. It is empty if the program is Python, or if no Python follows.
+        length = next((index for index, word in enumerate(words) if _PYTHON_STARTER.fullmatch(word)), 0)
+        if not length or not all(words[:length]) or words[0] in _BASH_WORDS:
             continue
-        start, end = pairs[at][1].at, pairs[at + count][1].at
-        if start < end and "-c" not in words[count:]:
-            return _edited(script, [_blank(script, start, end)]), tuple(words[:count])
+        start, end = pairs[begin][1].at, pairs[begin + length][1].at
+        is_separate = start < end  # otherwise one variable holds the prefix and Python
+        if is_separate and "-c" not in words[length:]:  # python -c has no file that a job could name
+            return _edited(script, [_blank(script, start, end)]), tuple(words[:length])
     return script, ()

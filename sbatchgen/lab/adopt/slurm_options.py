@@ -16,37 +16,38 @@ from sbatchgen.jobs.inputs.flags import key_type
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS, NAMES
 from sbatchgen.lab.adopt.draft import Draft
 
-_IGNORED = {
+# Why Slurm ignores a directive, by its kind.
+_IGNORED_KINDS = {
     Kind.LATE: "Slurm ignores it after the first command",
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
-# Values of the profile's key gpu_request.
+# Values of the profile's key gpu_request, which are also options of a job.
 _GPU_REQUESTS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")
 
 
 def adopt_options(draft: Draft) -> None:
     """Put the options of the directives into the job."""
     script, effective = draft.script, options_of(draft.script)
-    uses = defaultdict[int, list[Option]](list)
+    uses_by_line = defaultdict[int, list[Option]](list)
     for use in (use for use in script.uses if isinstance(use, Option)):
-        uses[use.line].append(use)
+        uses_by_line[use.line].append(use)
     _lose_foreign_options(draft)
     for directive in script.sbatch.directives:
         if directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
-        elif directive.kind in _IGNORED:
-            draft.add((directive.line,), "dropped", _IGNORED[directive.kind])
+        elif directive.kind in _IGNORED_KINDS:
+            draft.add((directive.line,), "dropped", _IGNORED_KINDS[directive.kind])
         elif directive.kind in READ_KINDS:
-            _read_line(draft, directive.line, uses[directive.line], effective)
+            _adopt_directive(draft, directive.line, uses_by_line[directive.line], effective)
     name = script.file.rpartition("/")[2]  # the name that sbatch gives a job without --job-name
     if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
         with contextlib.suppress(ValueError):
             draft.options["job_name"] = _value("job_name", name)
     _drop_repeated_gpus(draft)
-    form = next((key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUESTS), None)
-    if form:
-        draft.profile["gpu_request"] = form
+    gpu_request = next((key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUESTS), None)
+    if gpu_request:
+        draft.profile["gpu_request"] = gpu_request
     elif not script.resources.gpu_option:
         draft.job["gpu_request"] = "none"
 
@@ -70,7 +71,7 @@ def _drop_repeated_gpus(draft: Draft) -> None:
     gpus = tuple(("gpu", *pair) for pair in resources.gpus_per_node or ())
     if gpus and gpus == resources.gres:
         del options["gpus_per_node"]
-        draft.changed.add("gpus-per-node")
+        draft.changed_options.add("gpus-per-node")
         line = resources.place("gpus-per-node").line
         draft.add((line,), "mended", f"--gres={options['gres']} requests the same")
 
@@ -84,15 +85,15 @@ def options_of(script: JobScript) -> dict[str, Option]:
     return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
 
 
-def _read_line(draft: Draft, number: int, uses: list[Option], effective: Mapping[str, Option]) -> None:
-    """Convert the options of a directive; `effective`: by name, the use of the option that takes effect."""
+def _adopt_directive(draft: Draft, number: int, uses: list[Option], effective: Mapping[str, Option]) -> None:
+    """Convert the options of a directive; `effective` holds the use of each option that takes effect."""
     line = (number,)
     if not uses:
         draft.add(line, "dropped", "it requests nothing")
     for use in uses:
         last = effective[use.name]
-        if last.word == use.word:
-            _read_option(draft, last)
+        if last.word == use.word:  # this use takes effect
+            _adopt_option(draft, last)
         elif use.name == "mail-type":
             what = f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"
             draft.add(line, "mended", what)
@@ -100,38 +101,38 @@ def _read_line(draft: Draft, number: int, uses: list[Option], effective: Mapping
             draft.add(line, "dropped", f"--{use.name} of line {last.line} counts")
 
 
-def _read_option(draft: Draft, use: Option) -> None:
+def _adopt_option(draft: Draft, use: Option) -> None:
     """Put an option into the job, with the value that Slurm reads."""
-    name, key, line = use.name, use.name.replace("-", "_"), (use.line,)
+    name, key, lines = use.name, use.name.replace("-", "_"), (use.line,)
     text = "true" if use.value is None else use.value
     if name in ("requeue", "no-requeue"):
         key, text = "requeue", use.value or str(name == "requeue").lower()
     elif name.startswith("container-"):
-        draft.changed.add(name)
-        draft.add(line, "lost", f"--{name} puts the whole script into the container: give it to srun")
+        draft.changed_options.add(name)
+        draft.add(lines, "lost", f"--{name} puts the whole script into the container: give it to srun")
         return
-    elif key not in NAMES:
+    elif key not in NAMES:  # no option of a job, so it goes into extra_options
         try:
             parse_scalar(text, key_type(f"extra_options.{name}"))
         except ValueError as error:
-            draft.changed.add(name)
-            draft.add(line, "lost", str(error))
+            draft.changed_options.add(name)
+            draft.add(lines, "lost", str(error))
             return
         draft.job.setdefault("extra_options", {})[name] = text
-        draft.add(line, "understood", "options", name)
+        draft.add(lines, "understood", "options", name)
         return
     try:
         draft.options[key] = _value(key, text)
     except ValueError as error:
-        draft.changed.add(name)
+        draft.changed_options.add(name)
         if key in ("output", "error") and use.value:
             what = f"left out: {error}. To Slurm it is a folder of that name; the log goes to the default"
-            draft.add(line, "mended", what)
+            draft.add(lines, "mended", what)
         else:
-            draft.add(line, "lost", str(error))
+            draft.add(lines, "lost", str(error))
         return
     if key != "ntasks":  # shape.py notes --ntasks, with the tasks on each node
-        draft.add(line, "understood", "options", key)
+        draft.add(lines, "understood", "options", key)
 
 
 def _value(key: str, text: str) -> Any:
@@ -140,7 +141,7 @@ def _value(key: str, text: str) -> Any:
         if limit in (0, INFINITE):
             raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")
         return str(Duration(60 * limit))
-    if key == "nodes" and len({*text.split("-")}) == 1:  # such as 2-2
+    if key == "nodes" and len({*text.split("-")}) == 1:  # such as 2-2, a range of one
         text = text.partition("-")[0]
     if key in ("output", "error") and "$" in text:
         raise ValueError("Slurm expands no variables in directives")

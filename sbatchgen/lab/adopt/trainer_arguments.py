@@ -9,16 +9,18 @@ from sbatchgen.lab.adopt.draft import Draft
 
 _ALL_ARGUMENTS = ("@", "*")  # the variables for all of the script's own arguments
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# Text in an argument that a job would replace, such as {run_dir} or {env:HOME}.
 _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
-# Variables that differ in each task, and variables that a step sets again.
+# Variables that differ in each task.
 _TASK_VARIABLES = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
+# Variables that a step sets again, so that the batch script may have other values.
 _STEP_VARIABLES = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
 # Variables whose values have no blanks.
 _NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
 _PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
-_SPLITS = re.compile(r"[\s*?\[]")  # characters at which bash splits a value, or expands it to names of files
+_SPLITTING = re.compile(r"[\s*?\[]")  # bash splits a value here, or expands it to names of files
 _MAX_DEPTH = 8  # depth of variables in the values of variables
-# Commands that print a single word.
+# Commands that print a single word, such as $(hostname) and $(nodes | head -n 1).
 _ONE_WORD_COMMAND = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
     r"|\|\s*(?:(?:head|tail|wc)\b[^|]*|awk\b[^|]*\{ *print \$\d+[ ;}][^|]*)$"
@@ -44,15 +46,19 @@ def arguments(
             continue
         texts = []
         for piece in word.pieces:
-            followed = body.resolve(replace(word, pieces=(piece,)))
-            known = [draft.text_of(part) for part in followed.pieces]
+            # The piece, or the pieces of its value if it is a variable that the script sets.
+            resolved = body.resolve(replace(word, pieces=(piece,)))
+            known_texts = [draft.text_of(part) for part in resolved.pieces]
             is_unquoted = piece.kind == "variable" and not piece.quoted
-            if is_unquoted and None not in known and _SPLITS.search("".join(filter(None, known)) or " "):
-                known = [None]  # bash would split the value, or expand it to names of files
-            if None not in known:
-                texts += [None if text and _PLACEHOLDER.search(text) else text for text in known]
+            is_known = None not in known_texts
+            # bash splits blanks off, replaces patterns by names of files, and drops an empty value.
+            is_split = is_known and _SPLITTING.search("".join(filter(None, known_texts)) or " ")
+            if is_unquoted and is_split:
+                known_texts = [None]
+            if None not in known_texts:
+                texts += [None if text and _PLACEHOLDER.search(text) else text for text in known_texts]
             elif in_task:
-                inner = followed.only_piece or piece
+                inner = resolved.only_piece or piece
                 texts.append(_task_argument(draft, inner, body) or _task_argument(draft, piece, body))
             else:
                 texts.append(_batch_argument(draft, piece, word))
@@ -67,22 +73,23 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
     Returns None if the value may change before the launch, or if the script does not have the word.
     """
-    is_new = f"({word.text})" not in draft.argument_variables and word.source is not draft.body.source
-    changed = any(piece.kind == "variable" and _changes(draft, piece, word) for piece in word.pieces)
-    if is_new or changed or not word.text.isprintable():
+    is_of_script = f"({word.text})" in draft.argument_variables or word.source is draft.body.source
+    has_changed = any(piece.kind == "variable" and _may_change(draft, piece, word) for piece in word.pieces)
+    if not is_of_script or has_changed or not word.text.isprintable():
         return None
-    draft.needed |= {*_NAME.findall(word.text)}
+    draft.needed_variables |= {*_NAME.findall(word.text)}
     return f"{{env:{draft.argument_variable(f'({word.text})')}[@]}}"
 
 
-def _changes(draft: Draft, piece: Piece, word: Word) -> bool:
+def _may_change(draft: Draft, piece: Piece, word: Word) -> bool:
     """Return whether a variable may have another value at the launch than in this word."""
-    is_before = {assignment.at < piece.at for assignment in draft.body.sets_of(piece.name)}
-    return not piece.name.isidentifier() or (word.source is draft.body.source and len(is_before) > 1)
+    # Both True and False if the script sets the variable before the word and after the word.
+    is_set_before = {assignment.at < piece.at for assignment in draft.body.sets_of(piece.name)}
+    return not piece.name.isidentifier() or (word.source is draft.body.source and len(is_set_before) > 1)
 
 
 def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
-    """Return the string of a job for a piece that the batch script expands.
+    """Return the string in the job for a piece of a word that the batch script expands.
 
     Returns None if the piece may expand to several words, or to none.
     """
@@ -92,18 +99,19 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
     if piece.kind == "command":
         is_one_word = _ONE_WORD_COMMAND.search(piece.text) is not None
     else:
+        # "${NAME:+--flag value}" may be empty or several words.
         may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
         sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.setter != "export"]
         has_array = any(assignment.items is not None for assignment in sets)
         has_blank = any(value == "" or " " in (value or "") for value in values)
         is_one_word = not (may_be_empty or has_array or has_blank)
-    changes = piece.kind == "variable" and _changes(draft, piece, word)
+    has_changed = piece.kind == "variable" and _may_change(draft, piece, word)
     if piece.kind == "variable" and not piece.quoted:
         is_one_word = is_one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
         is_one_word = is_one_word or (piece.subscript.isdigit() and _are_split_outputs(sets))
-    if changes or piece.subscript in ("@", "*") or not (piece.quoted or is_one_word):
+    if has_changed or piece.subscript in ("@", "*") or not (piece.quoted or is_one_word):
         return None
-    draft.needed |= {*_NAME.findall(piece.text)}
+    draft.needed_variables |= {*_NAME.findall(piece.text)}
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
         return f"{{env:{piece.name}}}"
     value = f'"{piece.text}"' if piece.quoted else piece.text
@@ -111,7 +119,7 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
 
 
 def _are_split_outputs(sets: Iterable[Assignment]) -> bool:
-    """Return whether the items of an array are unquoted output of commands, which bash splits at blanks."""
+    """Return whether the items of an array are unquoted outputs of commands, which bash splits at blanks."""
     items = [item.only_piece for assignment in sets for item in assignment.items or ()]
     return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
 
@@ -149,15 +157,15 @@ def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
         elif piece.kind == "command":
             if not _ONE_WORD_COMMAND.search(piece.text):
                 return False
-        elif _SPLITS.search(piece.text):
+        elif _SPLITTING.search(piece.text):
             return False
     return bool(word.pieces) and word.text not in ("", '""', "''")
 
 
 def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
-    """Return the string of a job for a piece that a shell in a task expands; None without such a string."""
+    """Return the string in the job for a piece that a shell in each task expands; None if there is none."""
     if piece.kind == "glob" and piece.text.startswith("["):  # a list, such as layers=[64,64]
-        why = "bash replaces it only by names of files, as letters of a list"
+        why = "bash would replace it only by names of files that match it as a pattern"
         draft.note(f"{piece.text} stays as it is: {why}")
         return piece.text
     is_plain = piece.kind == "variable" and not piece.subscript and not piece.operator
@@ -170,6 +178,7 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
     is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
     is_set_in_task = any(assignment.name == piece.name for assignment in body.sets)
     differs = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
+    # The batch script also expands the text, so the value is the same there.
     words = [assignment.word for assignment in draft.body.sets if assignment.word]
     words += [word for command in draft.body.commands for word in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]

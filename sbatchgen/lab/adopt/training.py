@@ -11,10 +11,10 @@ from sbatchgen.check.script.launches import HELPERS, Launch
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import CLOSING, Block, blocks
 from sbatchgen.lab.adopt.draft import Draft
-from sbatchgen.lab.adopt.shape import RANK_VARIABLES, RAY
+from sbatchgen.lab.adopt.shape import RANK_VARIABLES, RAY_ADVICE
 
-REST = "it starts no Python program that could become a job"
-NO_FILE = "python gets its program from a string or the input: write it into a file"
+NO_TRAINING = "it starts no Python program that could become a job"
+NO_TRAINER_FILE = "python gets its program from a string or the input: write it into a file"
 _TRAINING_NAME = re.compile(r"(?:^|[_.-])(?:pre)?train(?:er|ing)?(?:[_.-]|$)", re.IGNORECASE)
 # Uses of a trained model, in the name of a program or in an option of its trainer.
 _EVALUATION_WORDS = r"eval(?:uate|uation)?|test|predict|infer(?:ence)?"
@@ -22,16 +22,19 @@ _EVALUATION_NAME = re.compile(
     rf"(?:^|[_.-])(?:{_EVALUATION_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
 )
 _EVALUATION_OPTION = re.compile(rf"--(?:{_EVALUATION_WORDS})(?:[_-]only)?")
+# Where a launch can be in a script so that no job can start it; the names are attributes of its context.
 _CONTEXTS = ("function", "loop", "branch", "subshell")
-_HARMLESS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
+_HARMLESS_COMMANDS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
-def main(script: JobScript) -> Launch | None:
+def main_launch(script: JobScript) -> Launch | None:
     """Return the launch that most likely is the training; None if the script starts no training.
 
     Of equally likely launches, the last is returned.
     """
-    trainings = [each for each in script.trainings if each.program.name != "python" or each.program.rest]
+    trainings = [
+        launch for launch in script.trainings if launch.program.name != "python" or launch.program.rest
+    ]
     return max(reversed(trainings), key=_training_rank, default=None)
 
 
@@ -46,10 +49,10 @@ def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
 def split_chain(script: JobScript) -> JobScript:
     """Return the script with `cd FOLDER || exit; python train.py` in place of `cd FOLDER && python train.py`.
 
-    So the command before && becomes a statement of its own. The training still starts only if this command
+    The command before && becomes a statement of its own. The training still starts only if this command
     succeeds.
     """
-    launch = main(script)
+    launch = main_launch(script)
     if launch is None or launch.command.background:
         return script
     home = _block_of(blocks(script.body), launch)
@@ -71,20 +74,19 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
 
     Returns None if no launch can become a job, and notes the reason as lost.
     """
-    launch = main(draft.script)
+    launch = main_launch(draft.script)
     if launch is None:
         _note_why_none(draft)
         return None
-    home, context, background = (
-        _block_of(statements, launch),
-        launch.command.context,
-        launch.command.background,
-    )
-    draft.lines = home.lines
-    for place in _CONTEXTS:
-        if getattr(context, place) and not (place == "subshell" and background):
-            which = f"the function {context.function}" if place == "function" else f"a {place}"
-            draft.lose(f"the training is started in {which}: start it outside")
+    home, context = _block_of(statements, launch), launch.command.context
+    background = launch.command.background
+    draft.launch_lines = home.lines
+    for kind in _CONTEXTS:
+        # A background command counts as one in a subshell, which alone changes nothing.
+        is_only_background = kind == "subshell" and background
+        if getattr(context, kind) and not is_only_background:
+            where = f"the function {context.function}" if kind == "function" else f"a {kind}"
+            draft.lose(f"the training is started in {where}: start it outside")
             return None
     for other in draft.script.trainings:
         block = _block_of(statements, other)
@@ -92,7 +94,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
         elif other is not launch and (other.step or other.launcher):
-            draft.needed |= {*RANK_VARIABLES}  # another training may read them
+            draft.needed_variables |= {*RANK_VARIABLES}  # another training may read them
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
@@ -114,7 +116,7 @@ def _note_why_none(draft: Draft) -> None:
         if name in SHELLS and files:
             what = f"{files[0]} is started by {name}, and not read: adopt that script"
         elif name == "python":
-            what = NO_FILE
+            what = NO_TRAINER_FILE
         else:
             what = _not_python(name)
         draft.add((other.command.line,), "lost", what)
@@ -126,8 +128,9 @@ def _note_why_none(draft: Draft) -> None:
 
 
 def _not_python(name: str) -> str:
+    """Return why a program can't be the trainer of a job."""
     if name == "ray":
-        return f"Ray is not a Python program: {RAY}"
+        return f"Ray is not a Python program: {RAY_ADVICE}"
     return f"{name} is not a Python program, and what it starts is not known"
 
 
@@ -136,21 +139,22 @@ def _block_of(statements: Sequence[Block], launch: Launch) -> Block:
     return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
 
 
-def read_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
-    """Note the other commands in the statement of the launch as dropped or lost."""
+def adopt_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
+    """Note other commands of the launch's statement, as in `srun ... && echo done`, as dropped or lost."""
     started = launch.command
     for command in home.outer:
         if command is started or (command.pipe is not None and command.pipe is started.pipe):
             continue
-        if command.name in _HARMLESS:
+        if command.name in _HARMLESS_COMMANDS:
             draft.add(home.lines, "dropped", f"{command.name}: the status of the job is that of the training")
         else:
             draft.lose(f"{command.name} in the statement of the training: put it before")
 
 
-def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
-    """Keep the statements after the training in a function that a trap calls at the end of the script."""
+def adopt_after(draft: Draft, blocks: Sequence[Block]) -> None:
+    """Keep the statements after the training, in a function that a trap calls when the script ends."""
     lines: list[str] = []
+    # The statements after the last one with an effect are dropped, because the job ends with the training.
     acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
     last_acting = max(acting, default=0)
     for number, block in enumerate(blocks, start=1):
@@ -159,27 +163,29 @@ def read_after(draft: Draft, blocks: Sequence[Block]) -> None:
         if number > last_acting:
             draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
         else:
-            draft.needed |= block.uses
-            lines += draft.shell(block, "in setup_after_runtime, by a trap: it runs after the training")
+            draft.needed_variables |= block.uses
+            lines += draft.keep_shell(block, "in setup_after_runtime, by a trap: it runs after the training")
     if not lines:
         return
     traps = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
     at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
-    text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
-    exits = any(command.name == "exit" for block in blocks[:last_acting] for command in block.commands)
+    trap_text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
+    has_exit = any(command.name == "exit" for block in blocks[:last_acting] for command in block.commands)
     is_uncertain = any("TERM" in signals or not command.context.top for command, signals in traps)
-    if is_uncertain or text is None or (text and exits):
+    # An `exit` among the statements would keep the script's own trap from running.
+    if is_uncertain or trap_text is None or (trap_text and has_exit):
         what = "a trap of the script's own, and commands after the training"
         draft.lose(f"{what}: move these to a separate job")
         return
-    continues = "ended == 0" if draft.body.option_at("errexit", draft.lines[-1]) else "ended != 143"
+    # With errexit, the old script went on only after success. Status 143 means that Slurm ended the job.
+    continues = "ended == 0" if draft.body.option_at("errexit", draft.launch_lines[-1]) else "ended != 143"
     draft.profile["setup_after_runtime"] = [
         "after_training() {",
         f"local ended=$?; if (({continues})); then # 143: ended by Slurm",
         '(exit "$ended") # so that it is $?',
         *lines,
         "fi",
-        *([f"{text} # the script's own trap"] if text else []),
+        *([f"{trap_text} # the script's own trap"] if trap_text else []),
         "}",
         "trap after_training EXIT; trap 'exit 143' TERM",
     ]
