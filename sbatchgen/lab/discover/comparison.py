@@ -18,7 +18,7 @@ from sbatchgen.lab.discover.slurm_answers import LiveCluster
 KeyPath = tuple[str, ...]  # a key and the keys above it, outermost first
 _PROFILE_HEAD = 'name: x\nurl: ""\nchecked: x\n'  # keys that each profile must have
 # The number of keys above a value, for keys that hold mappings. A mapping at any other key is one value.
-_DEPTHS = {"limits": 2, "partitions": 3, "qos": 3, "reservations": 3}
+_KEY_DEPTHS = {"limits": 2, "partitions": 3, "qos": 3, "reservations": 3}
 # Keys that scontrol shows for every partition. A partition without a value has no such limit.
 _ALWAYS_SHOWN = (
     "time_max time_default nodes_min mem_per_cpu_max mem_per_node_max cpus_per_node_max mem_per_gpu_default "
@@ -37,7 +37,8 @@ class Difference:
 
     path: KeyPath
     at: str  # the place of the key in the file; "" if the profile lacks the key
-    # the value in the profile as text; "" for none; the likely new name of a partition that the cluster lacks
+    # The value in the profile as text; "" for none. For a partition that the cluster lacks, the name of a new
+    # partition with the same nodes; "" for none.
     written: str
     live: Entry | None  # the cluster's entry; None if the cluster has no such key or partition
     # "info" for a key that is new or may be lower; "warning" for a value that changes often
@@ -80,29 +81,28 @@ class _Comparison:
     def changed(self, entry: Entry, path: KeyPath) -> Iterator[Difference]:
         """Yield the differences at an entry of the cluster, or at the entries below it."""
         at = self.profile.places.get(".".join(path), "")
-        if at and len(path) < _DEPTHS.get(path[0], 1):
+        if at and len(path) < _KEY_DEPTHS.get(path[0], 1):
             for below in entry.entries:
                 if below.key:
                     yield from self.changed(below, (*path, below.key))
             return
-        ours, theirs = _get(self.profile.value, path), _get(self.live, path)
-        if not at and path[0] == "partitions" and _get(self.profile.value, (*path[:2], "shapes")):
+        ours, theirs = _value_at(self.profile.value, path), _value_at(self.live, path)
+        if not at and path[0] == "partitions" and _value_at(self.profile.value, (*path[:2], "shapes")):
             return  # the key follows from the profile's `shapes`
         if at and (path[-1] in _STAFF_CHOICES or _is_alike(path[-1], ours, theirs)):
             return
         is_less = _is_less(ours, theirs)
         severity: Severity = "warning" if is_less or path[-1] == "state" else "error"
-        if not at or (
-            is_less and path[-1].endswith((*_LOWERED_KEYS, "_max")) and not self._counts_nodes(path)
-        ):
+        may_be_lower = path[-1].endswith((*_LOWERED_KEYS, "_max")) and not self._counts_nodes(path)
+        if not at or (is_less and may_be_lower):
             severity = "info"
         yield Difference(path, at, _shown(ours), entry, severity)
 
     def _counts_nodes(self, path: KeyPath) -> bool:
         """Return whether a key is `nodes_max`, and its value is the number of the partition's nodes."""
-        node_list = _get(self.profile.value, (*path[:-1], "nodes"))
+        node_list = _value_at(self.profile.value, (*path[:-1], "nodes"))
         nodes = {*hosts(str(node_list))} if path[-1] == "nodes_max" and node_list else ()
-        return bool(nodes) and len(nodes) == _get(self.profile.value, path)
+        return bool(nodes) and len(nodes) == _value_at(self.profile.value, path)
 
     def _new_name(self, missing: Partition) -> str:
         """Return the name of a new partition with a missing partition's nodes; "" without such a name."""
@@ -114,14 +114,14 @@ class _Comparison:
         return ""
 
     def missing_reservations(self) -> Iterator[Difference]:
-        """Yield the reservations that the cluster lacks."""
+        """Yield the reservations of the profile that the cluster lacks."""
         for name in self.profile.value.reservations if self.cluster.reservations is not None else ():
             path = ("reservations", str(name))
             if name not in self.live.reservations:
                 yield Difference(path, self.profile.places.get(".".join(path), ""), "", None, "warning")
 
     def missing_partitions(self) -> Iterator[Difference]:
-        """Yield the partitions that the cluster lacks, and keys that its other partitions lack."""
+        """Yield the partitions that the cluster lacks, and keys for which its partitions have no value."""
         shown = {partition.name for partition in self.cluster.partitions}
         for name, ours in self.profile.value.partitions.items():
             path = ("partitions", str(name))
@@ -162,27 +162,28 @@ def _is_alike(key: str, ours: Any, theirs: Any) -> bool:
     if key == "nodes" and ours and theirs:
         nodes = {*hosts(str(ours))}
         return nodes == {*hosts(str(theirs))} if nodes else ours == theirs
-    return bool(_plain(ours) == _plain(theirs))
+    return bool(_without_order(ours) == _without_order(theirs))
 
 
 def _is_less(ours: Any, theirs: Any) -> bool:
+    """Return whether two values are numbers, and the profile's is lower."""
     return isinstance(ours, int) and isinstance(theirs, int) and ours < theirs
 
 
-def _get(value: Any, path: KeyPath) -> Any:
+def _value_at(value: Any, path: KeyPath) -> Any:
     """Return the value at a path of keys; None if there is no such key."""
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Return a value for comparison, without its classes and its order."""
+def _without_order(value: Any) -> Any:
+    """Return a value as plain dicts and sorted lists, so that neither classes nor the order count."""
     if is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: _without_order(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return sorted(map(_plain, value), key=repr) if isinstance(value, tuple) else value
+        return {str(key): _without_order(item) for key, item in value.items()}
+    return sorted(map(_without_order, value), key=repr) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> str:
@@ -190,8 +191,8 @@ def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
-        kinds = any(map(is_dataclass, value))
-        return f"{len(value)} kinds" if kinds else f"[{', '.join(map(str, value))}]"
+        has_records = any(map(is_dataclass, value))  # the kinds of nodes in `shapes`
+        return f"{len(value)} kinds" if has_records else f"[{', '.join(map(str, value))}]"
     return str(dict(value)) if isinstance(value, Mapping) else str(value)
 
 
@@ -201,20 +202,22 @@ def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterat
     `fix_all` is the fix of all findings, if the user can't edit the profile.
     """
     for row in rows:
-        key, theirs = row.path[-1], _cut(row.live.flow) if row.live else ""
-        if row.live is None and len(row.path) == 2:
-            what = f"the cluster shows no {row.path[0][:-1]} '{key}'"
+        key, theirs = row.path[-1], _shortened(row.live.flow) if row.live else ""
+        is_gone = row.live is None and len(row.path) == 2  # a partition or a reservation
+        if is_gone:
+            kind = row.path[0].removesuffix("s")
+            what = f"the cluster shows no {kind} '{key}'"
             fix = "remove it, or ask an administrator"
             if row.written:
                 what = f"{what}, and '{row.written}' has its nodes"
                 fix = f"if it was renamed, write {row.written}: for {key}:"
         elif row.live is None:
-            what = f"{row.key} is {_cut(row.written)}, but the cluster has no such limit"
+            what = f"{row.key} is {_shortened(row.written)}, but the cluster has no such limit"
             fix = f"remove {key}"
             if key == "shapes":
                 what = f"{row.key}: all nodes are alike now"
         else:
-            what = f"{row.key} is {_cut(row.written)}, but the cluster has {theirs}"
+            what = f"{row.key} is {_shortened(row.written)}, but the cluster has {theirs}"
             fix = f"write {key}: {theirs}" if row.severity != "info" else ""
         if row.at or row.live is None:
             yield Finding(row.severity, Problem(what, row.at, fix and (fix_all or fix)))
@@ -223,5 +226,6 @@ def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterat
         yield Finding("info", Problem(what, file, fix_all or f"sbatchgen profile discover --update {file}"))
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
+    """Return a text of at most 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -15,9 +15,13 @@ from sbatchgen.lab.discover.entries import Entry, flow_list, flow_mapping, is_cl
 from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.lab.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
 
-_MAX_FEATURES = 100  # features of a kind of nodes
+_MAX_FEATURES = 100  # features of a kind of nodes; for more, the profile only has a comment
 _MAX_NODE_LIST = 4000  # characters of a list of nodes
+# Keys of the partition if all its nodes have the same value; otherwise keys of each kind in `shapes`.
+_DETAILS = ("features", "gres", "disk")
+# Flags of reservations that begin again after their end.
 _REPEATING_FLAGS = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
+# Settings of slurm.conf that a comment shows.
 _SHOWN_SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
 _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min jobs_max"
 
@@ -43,10 +47,11 @@ def entries_from_slurm(cluster: LiveCluster) -> list[Entry]:
 
 
 def _comments(*above: str) -> Entry:
+    """Return an entry that has only comments."""
     return Entry("", above=above)
 
 
-def _keys(**values: object) -> Iterator[Entry]:
+def _key_entries(**values: object) -> Iterator[Entry]:
     """Yield an entry for each value that is neither empty, False nor None."""
     return (Entry(key, str(value)) for key, value in values.items() if value)
 
@@ -64,9 +69,9 @@ def _all_entries(cluster: LiveCluster) -> Iterator[Entry]:
         yield Entry("default_partition", scalar(default))
     else:
         yield _comments("No partition is the default one: jobs have to name theirs.")
-    yield from _limits(cluster)
-    yield from _partitions(cluster)
-    yield from _all_qos(cluster)
+    yield from _limits_entry(cluster)
+    yield from _partitions_entry(cluster)
+    yield from _qos_entry(cluster)
     if cluster.settings:
         names = [name for name in cluster.setting("GresTypes").split(",") if is_clean(name)]
         note = "Slurm knows no GPUs here: a job gets those of its nodes without an option."
@@ -77,29 +82,29 @@ def _all_entries(cluster: LiveCluster) -> Iterator[Entry]:
     if cluster.licenses is not None:
         licenses = {name: count for name, count in cluster.licenses.items() if is_clean(name)}
         yield Entry("licenses", flow_mapping(licenses))
-    yield from _reservations(cluster)
+    yield from _reservations_entry(cluster)
     if cluster.plugin_options is None:
         yield _comments("plugin_options: not known; see the end of `sbatch --help`")
     else:
         yield Entry("plugin_options", flow_list(cluster.plugin_options))
     if "gpu" in cluster.setting("GresTypes").split(",") and _select_type(cluster) in ("cons_res", "linear"):
         yield Entry("gpu_request", "gres", ["--gpus-per-node needs select/cons_tres."])
-    yield from _user(cluster)
+    yield from _user_entry(cluster)
 
 
-def _reservations(cluster: LiveCluster) -> Iterator[Entry]:
+def _reservations_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the reservations of this user. Jobs of a reservation with FLEX may use other nodes and times."""
-    lists = {part.name: part.node_list for part in cluster.partitions}
+    node_lists = {part.name: part.node_list for part in cluster.partitions}
     jobs_may_overrun = cluster.setting("ResvOverRun").split(" ")[0] != "0"
     entries = []
     for reservation in cluster.reservations or ():
         flags = {*reservation.flags}
-        may_move = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # whether Slurm may give it other nodes
-        nodes = {*hosts(lists.get(reservation.partition, "") if may_move else reservation.nodes)}
-        partitions = [name for name, text in lists.items() if not nodes.isdisjoint(hosts(text))]
+        may_move = not flags.isdisjoint(("REPLACE", "REPLACE_DOWN"))  # Slurm may replace its nodes
+        nodes = {*hosts(node_lists.get(reservation.partition, "") if may_move else reservation.nodes)}
+        partitions = [name for name, text in node_lists.items() if not nodes.isdisjoint(hosts(text))]
         has_end = flags.isdisjoint(_REPEATING_FLAGS) and not jobs_may_overrun
         end = reservation.end if has_end else ""
-        keys = [*_keys(partitions=_names(partitions), until=end and scalar(end))]
+        keys = [*_key_entries(partitions=_name_list(partitions), until=end and scalar(end))]
         if is_clean(reservation.name):
             below = [] if "FLEX" in flags else keys
             entries.append(Entry(reservation.name, "" if below else "{}", entries=below))
@@ -111,7 +116,7 @@ def _select_type(cluster: LiveCluster) -> str:
     return cluster.setting("SelectType").removeprefix("select/")
 
 
-def _user(cluster: LiveCluster) -> Iterator[Entry]:
+def _user_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the facts about this user, if a limit of the cluster depends on the user."""
     groups = {group for partition in cluster.partitions for group in partition.groups}
     has_submit_hosts = any(partition.submit_hosts for partition in cluster.partitions)
@@ -120,26 +125,26 @@ def _user(cluster: LiveCluster) -> Iterator[Entry]:
     if not is_clean(cluster.user) or not (groups or has_submit_hosts or accounts):
         return
     default = next((account for account in accounts if account.is_default), None)
-    qos = default.default_qos if default else ""
-    if default and not qos and len(default.qos) == 1:
-        qos = default.qos[0]  # Slurm gives a job the only QOS of its account
+    default_qos = default.default_qos if default else ""
+    if default and not default_qos and len(default.qos) == 1:
+        default_qos = default.qos[0]  # Slurm gives a job the only QOS of its account
     qos_of_accounts: dict[str, dict[str, None]] = defaultdict(dict)
     for account in accounts:
         qos_of_accounts[account.name] |= dict.fromkeys(filter(is_clean, account.qos))
-    keys = _keys(
+    keys = _key_entries(
         name=scalar(cluster.user),
         groups=flow_list(sorted(filter(is_clean, groups & {*cluster.groups}))),
         host=is_clean(cluster.host) and scalar(cluster.host),
         account=default and scalar(default.name),
         accounts=accounts
         and flow_mapping({name: flow_list(names) for name, names in qos_of_accounts.items()}),
-        qos=is_clean(qos) and scalar(qos),
+        qos=is_clean(default_qos) and scalar(default_qos),
     )
     above = ["Facts about this user only; remove them from a profile for others."]
     yield Entry("user", above=above, entries=[*keys])
 
 
-def _limits(cluster: LiveCluster) -> Iterator[Entry]:
+def _limits_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the entry `limits`, from the settings of slurm.conf."""
     if not cluster.settings:
         yield _comments("limits: not known; see scontrol show config")
@@ -150,7 +155,7 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
     storage = cluster.setting("AccountingStorageType").rpartition("/")[2]
     accounting = cluster.setting("AccountingStorageEnforce").split(",")
     accounting = [] if storage in ("none", "(null)") else accounting
-    limits = _keys(
+    limits = _key_entries(
         enforce_part_limits=enforced in ("no", "any", "all") and scalar(enforced),
         enforce_accounts=str("associations" in accounting).lower(),
         enforce_qos=str("qos" in accounting).lower(),
@@ -168,8 +173,9 @@ def _limits(cluster: LiveCluster) -> Iterator[Entry]:
     yield Entry("limits", above=above, entries=[*limits])
 
 
-def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
+def _partitions_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the entry `partitions`."""
+    # Nodes in state FUTURE exist only in slurm.conf.
     present = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
     kinds_by_partition = kinds_of_nodes(present, cluster.settings)
     future = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
@@ -188,37 +194,37 @@ def _partitions(cluster: LiveCluster) -> Iterator[Entry]:
         name = usable_partition.name
         partition = replace(usable_partition, nodes=max(usable_partition.nodes - future[name], 0))
         kinds = kinds_by_partition.get(partition.name, Counter())
-        below, notes = [*_partition(partition, kinds, cluster)], []
-        if not any(entry.key for entry in below):
+        below, notes = [*_partition_keys(partition, kinds, cluster)], []
+        if not any(entry.key for entry in below):  # only comments, which go above NAME: {}
             notes += [note for entry in below for note in entry.above]
             below = []
         entries.append(Entry(partition.name, "" if below else "{}", notes, entries=below))
     yield Entry("partitions" if entries else "", above=above, entries=entries)
 
 
-def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the keys of a partition; `kinds`: the kinds of its nodes."""
+def _partition_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
+    """Yield the keys of a partition; `kinds` counts the kinds of its nodes."""
     node_list = partition.node_list if partition.nodes else ""
     if node_list and (len(node_list) > _MAX_NODE_LIST or not is_clean(node_list[:200])):
         node_list = ""
         yield _comments(f"nodes: too long a list; see scontrol show partition {partition.name}")
-    yield from _keys(
+    yield from _key_entries(
         time_max=partition.time_max_s and Duration(partition.time_max_s),
         time_default=partition.time_default_s and Duration(partition.time_default_s),
         nodes=scalar(node_list) if node_list or not partition.nodes else None,
         nodes_max=min(filter(None, (partition.nodes_max, partition.nodes)), default=0),
         nodes_min=partition.nodes_min if (partition.nodes_min or 0) > 1 else None,
     )
-    yield from _nodes(partition, kinds, cluster)
-    yield from _memory(partition, cluster)
-    yield from _keys(
+    yield from _node_keys(partition, kinds, cluster)
+    yield from _memory_keys(partition, cluster)
+    yield from _key_entries(
         cpus_per_node_max=partition.cpus_per_node_max,
         cpus_per_gpu=partition.cpus_per_gpu,
-        accounts=_names(partition.accounts),
-        accounts_denied=_names(partition.accounts_denied),
-        qos=_names(partition.qos),
-        qos_denied=_names(partition.qos_denied),
-        groups=_names(partition.groups),
+        accounts=_name_list(partition.accounts),
+        accounts_denied=_name_list(partition.accounts_denied),
+        qos=_name_list(partition.qos),
+        qos_denied=_name_list(partition.qos_denied),
+        groups=_name_list(partition.groups),
         submit_hosts=is_clean(partition.submit_hosts) and scalar(partition.submit_hosts),
         partition_qos=is_clean(partition.own_qos) and scalar(partition.own_qos),
         **_preemption(partition, cluster),
@@ -231,15 +237,18 @@ def _partition(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
     )
 
 
-def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
+def _memory_keys(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the defaults and limits of memory: slurm.conf(5).
 
     A partition without its own value has the cluster's value. Slurm gives no job more than the maximum, so a
-    default above the maximum is excluded.
+    default above the maximum has no effect, and the profile does not have it.
     """
 
     def effective(own: int | None, excluding: int | None, setting: str) -> int | None:
-        """Return the own value, or the cluster's setting unless the partition has the `excluding` value."""
+        """Return the partition's own value, or the cluster's if the partition has no `excluding` value.
+
+        For example, DefMemPerNode of a partition excludes DefMemPerCPU of the cluster.
+        """
         return own or (None if excluding else count(cluster.setting(setting)))
 
     per_cpu = effective(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
@@ -248,7 +257,7 @@ def _memory(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
     per_node = effective(partition.mem_per_node, per_cpu, "DefMemPerNode")
     node_max = effective(partition.mem_per_node_max, cpu_max, "MaxMemPerNode")
     per_node = None if per_node and node_max and per_node > node_max else per_node
-    yield from _keys(
+    yield from _key_entries(
         mem_per_cpu_default=per_cpu and Memory(per_cpu),
         mem_per_cpu_max=cpu_max and Memory(cpu_max),
         mem_per_gpu_default=partition.mem_per_gpu and Memory(partition.mem_per_gpu),
@@ -282,12 +291,12 @@ def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
         return ""
 
 
-def _names(names: Sequence[str]) -> str:
+def _name_list(names: Sequence[str]) -> str:
     """Return names as a list of YAML; "" without names, or if a profile can't hold a name."""
     return flow_list(names) if names and all(map(is_clean, names)) else ""
 
 
-def _nodes(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
+def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the keys about a partition's nodes; comments if Slurm hides some of the nodes."""
     shape_counts = shapes(kinds)
     hidden = max(partition.nodes - kinds.total(), 0)
@@ -296,17 +305,19 @@ def _nodes(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Ite
         return
     if any(shape.memory <= 1 for shape, _ in shape_counts):
         yield _comments("RealMemory is not set: Slurm takes 1M for it, and refuses jobs that ask for memory.")
-    is_same = {key: len({getattr(shape, key) for shape, _ in shape_counts}) == 1 for key in _DETAILS}
+    same_in_all = {key: len({getattr(shape, key) for shape, _ in shape_counts}) == 1 for key in _DETAILS}
     if len(shape_counts) == 1:
-        yield from _shape(shape_counts[0][0])
+        yield from _shape_keys(shape_counts[0][0])
     else:
-        yield Entry("shapes", items=[_shape_text(shape, number, is_same) for shape, number in shape_counts])
-    is_in_shapes = {key: not same for key, same in is_same.items()}
+        items = [_shape_text(shape, number, omitted=same_in_all) for shape, number in shape_counts]
+        yield Entry("shapes", items=items)
+    is_in_shapes = {key: not is_same for key, is_same in same_in_all.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
         is_in_shapes["gres"] = True  # gres_types shows that there are no other resources
-    yield from _details(shape_counts[0][0], is_in_shapes)
-    if any(shape.untyped for shape, _ in shape_counts) and not any(shape.types for shape, _ in shape_counts):
-        if all(shape.certain for shape, _ in shape_counts):
+    yield from _detail_keys(shape_counts[0][0], omitted=is_in_shapes)
+    has_untyped_gpus = any(shape.untyped_gpus for shape, _ in shape_counts)
+    if has_untyped_gpus and not any(shape.gpu_types for shape, _ in shape_counts):
+        if all(shape.has_certain_types for shape, _ in shape_counts):
             yield Entry("gpus_typed", "false")
         else:
             yield _comments("slurm.conf gives these GPUs no type; gres.conf may.")
@@ -328,34 +339,31 @@ def _about_hidden_nodes(
         yield f"seen: {_shape_text(shape, number)}"
 
 
-_DETAILS = ("features", "gres", "disk")  # keys of the partition if all nodes have the same value
-
-
 def _shape_text(shape: Shape, number: int, omitted: Mapping[str, bool] = MappingProxyType({})) -> str:
-    """Return a kind of nodes as YAML on one line; `omitted` has keys of `_DETAILS`."""
-    entries = [*_shape(shape), *_details(shape, omitted)]
+    """Return a kind of nodes as YAML on one line, without the keys that `omitted` maps to True."""
+    entries = [*_shape_keys(shape), *_detail_keys(shape, omitted)]
     return flow_mapping({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 
 
-def _shape(shape: Shape) -> Iterator[Entry]:
+def _shape_keys(shape: Shape) -> Iterator[Entry]:
     """Yield the keys about the CPUs, the memory and the GPUs of a kind of nodes."""
-    return _keys(
+    return _key_entries(
         cpus_per_node=str(shape.cpus),
-        threads_per_core=shape.threads if shape.threads > 1 else None,
+        threads_per_core=shape.threads_per_core if shape.threads_per_core > 1 else None,
         mem_per_node=Memory(shape.memory),
-        mem_largest=Memory(shape.largest) if shape.largest > shape.memory else None,
+        mem_largest=Memory(shape.memory_of_largest) if shape.memory_of_largest > shape.memory else None,
         gpus_per_node=str(shape.gpus),
-        gpu_types=flow_mapping(dict(shape.types)) if shape.types and not shape.untyped else None,
+        gpu_types=flow_mapping(dict(shape.gpu_types)) if shape.gpu_types and not shape.untyped_gpus else None,
         shards_per_gpu=shape.shards,
     )
 
 
-def _details(shape: Shape, omitted: Mapping[str, bool]) -> Iterator[Entry]:
+def _detail_keys(shape: Shape, omitted: Mapping[str, bool]) -> Iterator[Entry]:
     """Yield the keys of `_DETAILS`, except those that `omitted` maps to True."""
     is_writable = len(shape.features) <= _MAX_FEATURES and all(map(is_clean, shape.features))
     if not is_writable and not omitted.get("features"):
         yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
-    yield from _keys(
+    yield from _key_entries(
         features=is_writable and not omitted.get("features") and flow_list(shape.features),
         gres=not omitted.get("gres")
         and flow_mapping({name: count for name, count in shape.gres if is_clean(name)}),
@@ -363,23 +371,23 @@ def _details(shape: Shape, omitted: Mapping[str, bool]) -> Iterator[Entry]:
     )
 
 
-def _all_qos(cluster: LiveCluster) -> Iterator[Entry]:
+def _qos_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the QOS whose limits Slurm enforces: AccountingStorageEnforce of slurm.conf(5)."""
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
-    named = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
-    if named and "limits" in enforced:
+    qos_by_name = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
+    if qos_by_name and "limits" in enforced:
         rows = []
-        for name, qos in named.items():
+        for name, qos in qos_by_name.items():
             known = ((key, getattr(qos, key)) for key in _QOS_LIMITS.split())
             limits = {key: str(limit) for key, limit in known if limit is not None}
             overrides = qos.overrides and flow_list(qos.overrides)
-            keys = [*_keys(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
+            keys = [*_key_entries(**limits, deny_on_limit=qos.deny_on_limit and "true", overrides=overrides)]
             rows.append(Entry(name, "" if keys else "{}", entries=keys))
         yield Entry("qos", entries=rows)
-    elif named and "qos" in enforced:
+    elif qos_by_name and "qos" in enforced:
         above = ["No limits of QOS are enforced."]
-        yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in named])
-    elif named:
+        yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in qos_by_name])
+    elif qos_by_name:
         yield _comments("QOS are not enforced (AccountingStorageEnforce).")
 
 

@@ -21,10 +21,11 @@ from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, par
 
 T = TypeVar("T")
 
+# An option in `sbatch --help`, such as "  -G, --gpus=n ...": its name, and = or [= before its value.
 _OPTION = re.compile(r"^ +(?:-\w, )?--([A-Za-z0-9_-]+)(\[?=)?", re.MULTILINE)
 _CONDA_ROOTS = ("/opt/conda", "/opt/miniconda3", "/opt/miniforge3", "/opt/anaconda3", "/usr/local/miniconda3")
-_INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux
-_FAST_MBIT = 25_000  # the least speed of a fast interface
+_INFINIBAND = "32"  # ARPHRD_INFINIBAND of Linux, in the file `type` of an interface
+_FAST_MBIT = 25_000  # the lowest speed of a fast interface, in Mbit/s
 
 
 @frozen(kw_only=True)
@@ -54,7 +55,8 @@ class LiveCluster:
 
 def ask(environment: Mapping[str, str]) -> LiveCluster:
     """Ask the Slurm of this machine about its cluster; raise SlurmError if Slurm does not answer."""
-    shown = _shown(partitions, environment)  # asked first, because its error says that there is no Slurm
+    # Asked first, because its error says that there is no Slurm.
+    shown_partitions = _shown_to_user(partitions, environment)
     settings = config(environment)
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
@@ -73,8 +75,8 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
         ]
     return LiveCluster(
         settings=settings,
-        partitions=shown,
-        nodes=_shown(partial(nodes, future=True), environment),
+        partitions=shown_partitions,
+        nodes=_shown_to_user(partial(nodes, future=True), environment),
         qos=qos(environment),
         user=user,
         host=platform.node().partition(".")[0],
@@ -87,7 +89,7 @@ def ask(environment: Mapping[str, str]) -> LiveCluster:
     )
 
 
-def _shown(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
+def _shown_to_user(read: Callable[[Mapping[str, str]], list[T]], environment: Mapping[str, str]) -> list[T]:
     """Return the partitions or nodes that Slurm shows; [] if Slurm hides them from this user."""
     try:
         return read(environment)
@@ -134,6 +136,7 @@ def fast_interfaces(folder: Path = Path("/sys/class/net")) -> list[str]:
 
 
 def _is_fast(interface: Path) -> bool:
+    """Return whether an interface is InfiniBand, Slingshot, or an Ethernet that is fast and up."""
     if interface.name.startswith(("docker", "veth", "br-", "lo", "virbr")):
         return False
     if _read(interface / "type") == _INFINIBAND or interface.name.startswith(("ib", "hsn")):
@@ -144,6 +147,7 @@ def _is_fast(interface: Path) -> bool:
 
 
 def _read(file: Path) -> str:
+    """Return the text of a small file of Linux; "" if it can't be read."""
     try:
         return file.read_text(errors="replace").strip()
     except OSError:  # an interface that is down has no speed
