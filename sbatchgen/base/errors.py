@@ -93,6 +93,7 @@ class BudgetError(SbatchgenError):
     exit_status = 7
 
 
+# The fixes for errors of files; {} is the file, or the nearest existing folder above it.
 _FIXES = {
     errno.EACCES: "see who may use it: ls -ld {}",
     errno.EPERM: "see who may use it: ls -ld {}",
@@ -113,7 +114,7 @@ def file_problem(error: OSError) -> Problem | None:
 
     name = os.fsdecode(error.filename)
     fix = _FIXES.get(error.errno or 0, "")
-    existing = name  # the file, or the nearest existing folder above it
+    existing = name
     while not os.path.lexists(existing) and existing not in (os.sep, "."):
         existing = os.path.dirname(existing) or "."  # noqa: PTH120 - Path would change the name
     return Problem(f"{name}: {error.strerror}", fix=fix.format(shlex.quote(existing)))

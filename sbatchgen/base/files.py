@@ -20,14 +20,16 @@ from typing import BinaryIO
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.quoting import word
 
-_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # without O_NONBLOCK a FIFO waits for a writer
+# Flags of os.open. Without O_NONBLOCK, opening a FIFO waits for a writer.
+_READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH  # the bits of a mode with which the group or everybody can write
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
-_LEFTOVER_NAME = re.compile(r"\.sbatchgen-[0-9a-f]{16}")
+_LEFTOVER_NAME = re.compile(r"\.sbatchgen-[0-9a-f]{16}")  # a new file that was not renamed
 _MAX_LINKS = 40  # Linux follows so many links: path_resolution(7)
-_LEFTOVER_AGE_S = 24 * 3600  # the age of a leftover: writing takes seconds
+_LEFTOVER_AGE_S = 24 * 3600  # a new file of this age is a leftover, because writing takes seconds
 _MAX_ENTRIES = 10_000  # entries of a folder among which leftovers are searched
 _PAUSE_S = 0.005  # the first pause between two attempts to lock a file
 
@@ -54,7 +56,7 @@ def account_home() -> str:
 
 
 def is_too_long(path: Path) -> bool:
-    """Return whether no file can have this path, because it or a name in it has too many characters."""
+    """Return whether no file can have this path, because the path or a name in it has too many characters."""
     try:
         path.lstat()
     except OSError as error:
@@ -65,16 +67,16 @@ def is_too_long(path: Path) -> bool:
 def read_file(path: Path, most: int) -> bytes:
     """Return the contents of a regular file.
 
-    Raises OSError if the path is a FIFO, a device or a folder, with EFBIG if the file has more than `most`
-    bytes.
+    Raises OSError if the path is a FIFO, a device or a folder. The error is EFBIG if the file has more than
+    `most` bytes.
     """
-    with regular(path) as file:
+    with open_regular(path) as file:
         return _read_limited(file, path, most)
 
 
 def read_start(path: Path, size: int) -> bytes:
     """Return at most the first `size` bytes of a regular file; raises OSError like `read_file`."""
-    with regular(path) as file:
+    with open_regular(path) as file:
         return file.read(size)
 
 
@@ -87,9 +89,9 @@ def _read_limited(file: BinaryIO, path: Path, most: int) -> bytes:
     return data
 
 
-def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
+def read_run_file(path: Path, size: int, *, from_end: bool = False) -> bytes:
     """Return the first or last `size` bytes of a file in a run folder; raises OSError, also for a link."""
-    with regular(path, os.O_NOFOLLOW) as file:
+    with open_regular(path, os.O_NOFOLLOW) as file:
         if from_end:
             file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return file.read(size)
@@ -97,7 +99,7 @@ def read_of_run(path: Path, size: int, *, from_end: bool = False) -> bytes:
 
 def read_own(path: Path, most: int) -> bytes:
     """Return the contents of the user's file; raises OSError like `read_file`, or if others can write it."""
-    with regular(path, os.O_NOFOLLOW) as file:
+    with open_regular(path, os.O_NOFOLLOW) as file:
         status = os.fstat(file.fileno())
         if status.st_uid != user_id() or status.st_mode & OTHERS_WRITE:
             raise OSError(errno.EPERM, "another user can write it", str(path))
@@ -105,8 +107,8 @@ def read_own(path: Path, most: int) -> bytes:
 
 
 @contextlib.contextmanager
-def regular(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, with additional flags of os.open; raises OSError like `read_file`.
+def open_regular(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:
+    """Open a regular file for reading, with additional flags of os.open; raises OSError for anything else.
 
     `at` is the descriptor of the folder to which a relative path refers.
     """
@@ -162,24 +164,24 @@ def locked(path: Path, wait_s: float, waits: Callable[[], None] = lambda: None) 
     import fcntl
 
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    until, pause = time.monotonic() + wait_s, _PAUSE_S
+    deadline, pause = time.monotonic() + wait_s, _PAUSE_S
     with os.fdopen(os.open(path, flags, PRIVATE), "rb") as file:
-        held: int | None = file.fileno()
+        lock: int | None = file.fileno()
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise BlockingIOError(error.errno, "another process holds the lock", str(path)) from error
                 if pause == _PAUSE_S:
                     waits()
                 time.sleep(pause)
                 pause = min(2 * pause, 0.1)  # the file may be on a busy file server
             except OSError:
-                held = None
+                lock = None
                 break
-        yield held
+        yield lock
 
 
 def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
@@ -191,17 +193,17 @@ def write(path: Path, data: bytes, *, before: bytes | None = None) -> None:
     Raises DocumentError if the file can't be written, is read-only, or has changed since it was read.
     """
     try:
-        last = _end_of_links(path)
+        target = _end_of_links(path)
         # From here on no link is followed, because another user may put a link there after the check.
-        follow = 0 if _is_descriptor(last) else os.O_NOFOLLOW
-        if not os.path.lexists(last):
-            put(last, data)
-        elif not stat.S_ISREG(mode := last.stat(follow_symlinks=not follow).st_mode):
-            _write_through(last, data, follow)
+        no_follow = 0 if _is_descriptor(target) else os.O_NOFOLLOW
+        if not os.path.lexists(target):
+            put(target, data)
+        elif not stat.S_ISREG(mode := target.stat(follow_symlinks=not no_follow).st_mode):
+            _write_through(target, data, no_follow)
         elif not mode & 0o222:  # root could write a read-only file
             raise DocumentError.of(f"{path} is read-only", fix=f"chmod u+w {word(str(path))}")
         else:
-            _overwrite(last, data, before, follow, name=path)
+            _overwrite(target, data, before, no_follow, name=path)
     except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         why, number = (error.strerror, error.errno) if isinstance(error, OSError) else (error, 0)
         fix = "name another file, or give it and its folder the right to write"
@@ -246,14 +248,18 @@ def _is_descriptor(path: Path) -> bool:
     return is_of_process or path.parent in (Path("/dev"), Path("/dev/fd"))
 
 
-def _overwrite(path: Path, data: bytes, before: bytes | None, follow: int, *, name: Path) -> None:
-    """Replace the contents of a file; on a full disk the old contents stay."""
-    with os.fdopen(os.open(path, os.O_RDWR | follow | os.O_CLOEXEC), "r+b") as file:
+def _overwrite(path: Path, data: bytes, before: bytes | None, no_follow: int, *, name: Path) -> None:
+    """Replace the contents of a file; on a full disk the old contents stay.
+
+    `no_follow` is os.O_NOFOLLOW or 0, and `name` the path that the user typed.
+    """
+    with os.fdopen(os.open(path, os.O_RDWR | no_follow | os.O_CLOEXEC), "r+b") as file:
         old = file.read()
         if before is not None and old != before:
             what = f"{name} has changed since it was read: nothing was written"
             raise DocumentError.of(what, fix="try again")
         try:
+            # Reserve the room before anything is overwritten.
             os.posix_fallocate(file.fileno(), 0, max(1, len(data)))
         except OSError:
             file.truncate(len(old))
@@ -284,15 +290,15 @@ def _remove_leftovers(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in itertools.islice(entries, _MAX_ENTRIES):
             if _LEFTOVER_NAME.fullmatch(entry.name):
-                about = entry.stat(follow_symlinks=False)
-                is_old = time.time() - about.st_mtime > _LEFTOVER_AGE_S
-                if is_old and stat.S_ISREG(about.st_mode) and about.st_uid == user_id():
+                status = entry.stat(follow_symlinks=False)
+                is_old = time.time() - status.st_mtime > _LEFTOVER_AGE_S
+                if is_old and stat.S_ISREG(status.st_mode) and status.st_uid == user_id():
                     os.unlink(entry.path)  # noqa: PTH108 - the path is a text
 
 
-def _write_through(path: Path, data: bytes, follow: int) -> None:
+def _write_through(path: Path, data: bytes, no_follow: int) -> None:
     """Write data to a pipe or device; raises OSError for a pipe without a reader."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | follow | os.O_CLOEXEC), "wb") as file:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_NONBLOCK | no_follow | os.O_CLOEXEC), "wb") as file:
         if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EAGAIN, "the file was replaced meanwhile", str(path))
         os.set_blocking(file.fileno(), True)

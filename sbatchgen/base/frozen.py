@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def frozen(*, kw_only: bool = False, slots: bool = False, eq: bool = True) -> Any:
-        """Make a class a dataclass of which only __init__ is compiled; all six functions take 0.35 ms."""
+        """Make a class a dataclass. Only its __init__ is compiled, because all six functions take 0.35 ms."""
 
         def decorate(kind: Any) -> Any:
             if eq:
@@ -38,6 +38,7 @@ def _comparison_key(kind: Any) -> Any:
 
 
 def _equal(self: Any, other: object) -> Any:
+    """Compare two values by their fields; the __eq__ of frozen classes."""
     kind: Any = self.__class__
     return (
         _comparison_key(kind)(self) == _comparison_key(kind)(other)
@@ -47,10 +48,12 @@ def _equal(self: Any, other: object) -> Any:
 
 
 def _hash(self: Any) -> int:
+    """Return the hash of the compared fields; the __hash__ of frozen classes."""
     return hash(_comparison_key(self.__class__)(self))
 
 
 def _repr(self: Any) -> str:
+    """Return the class with its fields, as a dataclass does."""
     shown = (f"{key.name}={getattr(self, key.name)!r}" for key in fields(self) if key.repr)
     return f"{self.__class__.__qualname__}({', '.join(shown)})"
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def described(help_text: str, default: Any = None, *, make: Any = None, **more: Any) -> Any:
-    """Return a field with its help, which is one line; `make` makes a default that can't be shared.
+    """Return a field with its help, which is one line. `make` returns a default that records can't share.
 
     `more` describes the key. A key that is also a flag has a `group` in the help, `common` if the short help
     shows the flag, a `metavar`, and a `flag` if the flag has another name. `values` is the kind of names that
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 else:
 
     def record(kind: Any) -> Any:
-        """Make a class a dataclass without compiling functions, which took 4 ms at each start."""
+        """Make a class a dataclass. No function of it is compiled, which would take 4 ms at each start."""
         new_class = dataclass(init=False, kw_only=True, eq=False, repr=False)(kind)
         new_class.__init__ = _fill
         return new_class
 
 
 def make_record(name: str, about: str, keys: list[tuple[str, Any, Any]], module: str, *bases: Any) -> Any:
-    """Return a new record class of a module; each key is its name, type and field."""
+    """Return a new record class with the docstring `about`. Each key is a name, a type and a field."""
     space = {"__doc__": about, "__module__": module}
     return make_dataclass(name, keys, bases=bases, namespace=space, kw_only=True, eq=False, repr=False)
 
@@ -76,6 +76,7 @@ def keys_of(record: Any) -> dict[str, Field[Any]]:
 
 @cache
 def _keys_of(kind: Any) -> dict[str, Field[Any]]:
+    """Return what `keys_of` returns for a class."""
     inherited = _inherited(kind)
     for base in kind.__mro__[1:]:
         if "KEYS_FIRST" in vars(base):
@@ -91,9 +92,9 @@ def _inherited(kind: Any) -> set[str]:
 
 def key_of(record: Any, name: str) -> Field[Any] | None:
     """Return the field of a key; `KEY+` has the field of KEY, the list to which `KEY+` adds."""
-    known = keys_of(record)
-    added = known.get(name[:-1]) if name.endswith("+") else None
-    return added if added and added.metadata.get("extended") else known.get(name)
+    keys = keys_of(record)
+    extended = keys.get(name[:-1]) if name.endswith("+") else None
+    return extended if extended and extended.metadata.get("extended") else keys.get(name)
 
 
 def without_none(kind: Any) -> Any:

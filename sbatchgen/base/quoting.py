@@ -12,8 +12,8 @@ from sbatchgen.base.units import VARIABLE
 
 EMPTY_LINE_MARK = "\x01"  # a mark in the user's empty lines, which keeps several of them from being joined
 WIDTH = 110  # columns of a line of words in a script; a longer word has a line of its own
-_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
-_SPECIAL = re.compile(r'[\\"`$]')
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")  # a word that needs no quotes
+_SPECIAL = re.compile(r'[\\"`$]')  # a character that keeps its meaning between double quotes
 _EXPANDED = re.compile(f"({VARIABLE.pattern})|{_SPECIAL.pattern}")  # a variable, or a special character
 
 
@@ -28,7 +28,7 @@ def word(text: str) -> str:
         return text
     if any(ord(char) < 32 or ord(char) == 127 for char in text):
         escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-        return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped) + "'"
+        return "$'" + re.sub(r"[\x00-\x1f\x7f]", lambda match: f"\\x{ord(match[0]):02x}", escaped) + "'"
     return "'" + text.replace("'", "'\"'\"'") + "'"
 
 
@@ -83,6 +83,7 @@ def directive(option: str, value: str) -> str:
     """
     if not value:
         return f"--{option}"
+    # sbatch reads hetjob and packjob as separators, but not with quotes.
     if is_plain(value) and value.lower() not in ("hetjob", "packjob"):
         return f"--{option}={value}"
     if re.search(r"[\x00-\x1f\x7f]", value):
@@ -108,7 +109,7 @@ def one_line(text: str) -> str:
 
 # The prefixes of lines below a fix: a further fact, another fix, and code to copy.
 ALSO, OR, CODE = "\n  also: ", "\n  or: ", "\n  | "
-BELOW = re.compile(r"\n(?=  (?:also: |or: |\| ))")
+BELOW = re.compile(r"\n(?=  (?:also: |or: |\| ))")  # the line break before such a prefix
 
 
 def fix_lines(fix: str, *, indent: int) -> list[str]:
@@ -155,7 +156,7 @@ def table(rows: Iterable[Sequence[str]], *, widest: int | None = None) -> str:
 
 
 def cut(text: str, width: int, indent: int = 0) -> list[str]:
-    """Return a text as at most two lines, the second indented; an empty text gives no line."""
+    """Return a text as at most two lines of `width` columns, the second indented; [] for an empty text."""
     from textwrap import TextWrapper
 
     pad = " " * indent

@@ -13,7 +13,7 @@ from sbatchgen.base.units import VARIABLE, Argument, RefusedValueError, Text
 class ProgramName(str):
     """The name of a program of a job, from which names of variables and files are made."""
 
-    MOST = 30  # letters of a name
+    MOST = 30  # characters of a name
     TAKEN = frozenset(("state", "job"))  # words of the file with the states of the programs
     PREFIX = "SBATCHGEN_"  # without it, a program may read a variable such as VLLM_PORT as its own setting
 
@@ -95,7 +95,8 @@ class Preflight(Switch):
 class Citation(Text):
     """Lines of a file in a public repository, or the web address of a page."""
 
-    LINES = (  # a pattern of `re`, compiled at its first use
+    # Such as "example/docs@0123abc docs/gpu.md:12-14"; a pattern of `re`, compiled at its first use.
+    LINES = (
         r"(?a:(?P<repository>[\w.-]+(?:/[\w.-]+)+)@(?P<commit>[0-9a-f]{7,40}) (?P<path>[^\s:/][^\s:]*)"
         r":(?P<first>[1-9][0-9]{0,6})(?:-(?P<last>[1-9][0-9]{0,6}))?(?: (?P<digest>[0-9a-f]{8}))?)"
     )
@@ -104,7 +105,8 @@ class Citation(Text):
     def parse(cls, text: str) -> Citation:
         """Return the citation: OWNER/REPOSITORY@COMMIT PATH:LINES, perhaps with a digest; or https://..."""
         cited = re.fullmatch(cls.LINES, Text.parse(text))
-        if cited and cited["last"] and int(cited["last"]) < int(cited["first"]):
+        is_reversed = cited and cited["last"] and int(cited["last"]) < int(cited["first"])
+        if cited and is_reversed:
             raise ValueError(f"'{text}' ends before line {cited['first']}")
         if cited is None and re.fullmatch(r"https?://\S+", text) is None:
             raise ValueError(
@@ -119,9 +121,10 @@ class Citation(Text):
         cited = re.fullmatch(self.LINES, self)
         if cited is None:
             return str(self)
+        # A repository of three names begins with its host, such as gitlab.example.org/group/docs.
         host = "" if cited["repository"].count("/") > 1 else "github.com/"
-        until = f"-L{cited['last']}" if cited["last"] else ""
-        return f"https://{host}{cited['repository']}/blob/{cited['commit']}/{cited['path']}#L{cited['first']}{until}"
+        last = f"-L{cited['last']}" if cited["last"] else ""
+        return f"https://{host}{cited['repository']}/blob/{cited['commit']}/{cited['path']}#L{cited['first']}{last}"
 
 
 class DirectiveLine(Text):
@@ -155,7 +158,7 @@ class JobName(Text):
 class EnvName(Text):
     """The name of an environment variable."""
 
-    # Variables of the script itself.
+    # Variables of the script itself, which a job may not set.
     SCRIPT = frozenset(
         """
         RUN_DIR DATA_DIR RESUME CODE_DIR IMAGE EDF restarts max_restarts status name folder file files
@@ -194,7 +197,7 @@ class EnvName(Text):
 class TrainerName(Text):
     """The user's own program: a file, or a Python module such as package.train."""
 
-    MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+    MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"  # such as package.train
 
     @classmethod
     def parse(cls, text: str) -> TrainerName:
@@ -204,8 +207,8 @@ class TrainerName(Text):
             raise RefusedValueError(f"'{text}' can't be a trainer", "give a file, or a module's name")
         is_file = text.endswith(".py") or "/" in text or text.startswith("{env:")
         if not is_file and re.fullmatch(cls.MODULE, text) is None:
-            file, _, args = text.partition(" ")
-            fix = f"--trainer {file} -- {args}" if file.endswith(".py") else f"write ./{text}"
+            file, _, arguments = text.partition(" ")
+            fix = f"--trainer {file} -- {arguments}" if file.endswith(".py") else f"write ./{text}"
             raise RefusedValueError(f"'{text}' is neither a file nor a module", fix)
         return cls(text)
 

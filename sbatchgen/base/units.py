@@ -12,14 +12,14 @@ from collections.abc import Mapping
 # The releases of Slurm that sbatchgen knows.
 RELEASES = ("20.11", "21.08", "22.05", "23.02", "23.11", "24.05", "24.11", "25.05", "25.11", "26.05")
 NEWEST = RELEASES[-1]
-GRES = (  # a pattern of `re`, compiled at its first use
+GRES = (  # such as gpu:a100:4 or shard=16; a pattern of `re`, compiled at its first use
     r"(?a:(?P<name>[A-Za-z_][\w.-]*)(?:[:=](?P<type>\w[\w.-]*))??(?:[:=](?P<count>[0-9]+)(?P<unit>[KMGTPkmgtp]?))?)"
 )
-_TIME = re.compile("(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")
+_TIME = re.compile("(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")  # [days-]number[:number[:number]]
 _MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
-_KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}
+_KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}  # the KiB of each unit
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
-_MEMORY_MAX = 1 << 40  # MiB
+_MEMORY_MAX = 1 << 40  # the most memory that a request may have, in MiB
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # a variable that the job expands in paths and `env`
 _DIGITS_MAX = 1000  # digits of a number in a text; Python can read 4300 digits
 
@@ -56,7 +56,8 @@ def seconds(text: str) -> int | None:
     first, second, third = (number(part or "") for part in match.groups()[1:])
     if match[1] is not None:
         return 86400 * number(match[1]) + 3600 * first + 60 * second + third
-    return 60 * first + second if match[4] is None else 3600 * first + 60 * second + third
+    is_minutes_and_seconds = match[4] is None
+    return 60 * first + second if is_minutes_and_seconds else 3600 * first + 60 * second + third
 
 
 def meant_time(text: str) -> str:
@@ -106,7 +107,8 @@ def as_requested(mib: int) -> str:
     return f"{mib}M" if mib < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + "G"
 
 
-_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"  # compiled at its first use
+# A weight such as Mem=0.25G; compiled at its first use.
+_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"
 
 
 def is_utf8(text: str) -> bool:
@@ -342,8 +344,8 @@ class Weights(Text):
             amount = {"cpu": cpus, "gres/gpu": gpus, "node": 1, "mem": mib}.get(name.lower())
             if amount is None:
                 return None
-            units = 1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1
-            total += float(weight) * amount * units
+            units_per_mib = 1024 / _KIB[(unit or "M").upper()] if name.lower() == "mem" else 1
+            total += float(weight) * amount * units_per_mib
         return total
 
 

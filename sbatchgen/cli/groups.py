@@ -25,7 +25,7 @@ def trust(folder: str | None, *, remove: bool) -> None:
     if folder is None:
         if remove:
             raise CommandLineError.of("--remove needs a folder", fix="sbatchgen trust lists what you trust")
-        for path in trusted.trusted(os.environ):
+        for path in trusted.trusted_folders(os.environ):
             put(str(path))
         return
     if remove:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.base.machine.trusted import place
+from sbatchgen.base.machine.trusted import list_file
 from tests.conftest import Command
 from tests.inputs.test_trust import NOBODY, everybody, give_away, give_to_group, needs_root, project
 
@@ -119,7 +119,7 @@ def test_a_list_that_others_could_have_written_does_not_count(
     shared: Path, command: Command, spoil: Callable[[Path], object]
 ) -> None:
     command("trust", str(shared))
-    file = place(os.environ)
+    file = list_file(os.environ)
     assert file
     assert json.loads(file.read_text()) == [str(shared)]
     assert file.stat().st_mode & 0o777 == 0o600

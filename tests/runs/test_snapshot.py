@@ -184,7 +184,7 @@ def test_a_folder_that_is_exchanged_and_put_back_is_not_followed(
     repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the opening of the file meets the link: each look before and after meets the folder."""
-    private, real = put(repository.parent / "private/train.py", "secret").parent, files.regular
+    private, real = put(repository.parent / "private/train.py", "secret").parent, files.open_regular
 
     @contextlib.contextmanager
     def exchanging(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:

@@ -46,7 +46,7 @@ from sbatchgen.base.machine.ignored import take_problems
 from sbatchgen.base.machine import search_path
 for folder in map(str.strip, sys.stdin if len(sys.argv) < 2 else open(sys.argv[1])):
     found = search_path.find("tool", {"PATH": f"/nowhere:{folder}:/usr/bin"})
-    trusted = search_path.trusted({"PATH": f"/usr/bin:{folder}"}).endswith(f":{folder}")
+    trusted = search_path.trusted_path({"PATH": f"/usr/bin:{folder}"}).endswith(f":{folder}")
     print(json.dumps([folder, found, trusted, [problem.fix for problem in take_problems()]]))
 """
 

@@ -28,7 +28,9 @@ def run(
     keep_open: Sequence[int] = (),
     for_job: bool = False,
 ) -> Completed:
-    """Run a program to its end in this environment, and return its status and output. It reads `data`.
+    """Run a program to its end in this environment, and return its status and output.
+
+    The program reads `data`, runs in `folder`, and inherits the descriptors `keep_open`.
 
     The program gets a PATH without folders that everybody can write. With `for_job` the environment is for
     a job and stays unchanged.
@@ -65,7 +67,7 @@ def begin(
     keep_open: Sequence[int] = (),
     is_job: bool = False,
 ) -> Child:
-    """Start a program, and return at once. The program inherits the streams that are not named.
+    """Start a program, and return at once. The program inherits streams that are None, and `keep_open`.
 
     A job gets a new session, no input, one stream for its output and its errors, and an unchanged PATH.
     """
@@ -92,9 +94,9 @@ def python(*words: str) -> list[str]:
 
 def python_module(name: str, *words: str) -> list[str]:
     """Return the words that start `main` of a module of sbatchgen; the module must need no library."""
-    place = str(Path(__file__).parents[3])
-    lines = f"import sys; sys.path.append({place!r}); from {name} import main; sys.exit(main())"
-    return python("-c", lines, *words)
+    package_parent = str(Path(__file__).parents[3])
+    statements = f"import sys; sys.path.append({package_parent!r}); from {name} import main; sys.exit(main())"
+    return python("-c", statements, *words)
 
 
 def _program_file(program: str, environment: Mapping[str, str]) -> str:

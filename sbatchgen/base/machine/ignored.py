@@ -48,7 +48,8 @@ def why_ignored(
 ) -> tuple[Path, Problem] | None:
     """Return the part of a file that others can write, and why the file is ignored; None if it may be used.
 
-    The file may be used if the user trusts the folder `trust`. Relative paths refer to the folder `here`.
+    The file may be used if the user trusts the folder `trust`. Each part has a name for the message, such as
+    "its folder". Relative paths in SBATCHGEN_TRUST refer to `current_folder`.
     With `start` only the parts below that folder are judged.
     """
     from sbatchgen.base.machine.trust import other_writer  # few users have such files
@@ -78,9 +79,9 @@ def is_trusted(folder: Path, environment: Mapping[str, str], current_folder: Pat
 
 def _is_trusted_by_settings(part: Path, environment: Mapping[str, str]) -> bool:
     """Return whether a file or folder is in a folder that the user trusts by `sbatchgen trust`."""
-    from sbatchgen.base.machine.trusted import covers, trusted
+    from sbatchgen.base.machine.trusted import covers, trusted_folders
 
-    return covers(trusted(environment), part)
+    return covers(trusted_folders(environment), part)
 
 
 def how_to_trust(folder: Path, environment: Mapping[str, str], place: Path | None = None) -> str:

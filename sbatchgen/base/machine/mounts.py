@@ -15,7 +15,7 @@ from typing import NamedTuple
 class Mount(NamedTuple):
     """A line of mountinfo."""
 
-    number: int
+    number: int  # the id of the mount
     parent: int  # the number of the mount below
     device: str  # the device of the file system
     root: str  # the folder of the file system that the mount shows
@@ -27,19 +27,19 @@ def mounts() -> tuple[Mount, ...]:
     text = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     rows = [line.split(" ", 5)[:5] for line in text.split("\n") if line]
     return tuple(
-        Mount(int(number), int(parent), device, _plain(root), _plain(place))
+        Mount(int(number), int(parent), device, _without_escapes(root), _without_escapes(place))
         for number, parent, device, root, place in rows
     )
 
 
-def _plain(text: str) -> str:
+def _without_escapes(text: str) -> str:
     """Return a path of mountinfo without its octal escapes."""
     return re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), text)
 
 
-def below(number: int, known: tuple[Mount, ...]) -> list[str]:
+def below(descriptor: int, known: tuple[Mount, ...]) -> list[str]:
     """Return the mount points below an open folder, on the folder's own mount."""
-    own, path = _mount_of(number), _path_of(number).rstrip("/")
+    own, path = _mount_of(descriptor), _path_of(descriptor).rstrip("/")
     children = [mount.place for mount in known if mount.parent == own]
     return sorted({place for place in children if place.startswith(f"{path}/")})
 
@@ -49,7 +49,7 @@ def within(outer: int, inner: int, known: tuple[Mount, ...]) -> str | None:
 
     Both folders are given by their descriptors.
     """
-    (device, path), (other, place) = (_device_and_path(number, known) for number in (outer, inner))
+    (device, path), (other, place) = (_device_and_path(descriptor, known) for descriptor in (outer, inner))
     if device != other or not device or not f"{place}/".startswith(f"{path.rstrip('/')}/"):
         return None
     return place[len(path.rstrip("/")) :].lstrip("/")
@@ -62,20 +62,21 @@ def above(path: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-def _device_and_path(number: int, known: tuple[Mount, ...]) -> tuple[str, str]:
+def _device_and_path(descriptor: int, known: tuple[Mount, ...]) -> tuple[str, str]:
     """Return the device of an open folder, and its path in that file system; "" for an unknown mount."""
-    own, path = _mount_of(number), _path_of(number)
+    own, path = _mount_of(descriptor), _path_of(descriptor)
     for mount in known:
         if mount.number == own:
             return mount.device, os.path.normpath(f"{mount.root}/{path[len(mount.place.rstrip('/')) :]}")
     return "", ""
 
 
-def _mount_of(number: int) -> int:
+def _mount_of(descriptor: int) -> int:
     """Return the number of the mount that holds an open folder."""
-    lines = Path(f"/proc/self/fdinfo/{number}").read_text(encoding="ascii").splitlines()
+    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
 
 
-def _path_of(number: int) -> str:
-    return str(Path(f"/proc/self/fd/{number}").readlink())
+def _path_of(descriptor: int) -> str:
+    """Return the path of an open folder."""
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())

@@ -21,8 +21,8 @@ from sbatchgen.base.machine.ignored import how_to_trust, is_trusted, note_ignore
 from sbatchgen.base.machine.trust import open_to_all
 from sbatchgen.base.quoting import word
 
-# Linux loads libraries by these variables into every program; see ld.so(8)
-_LIBRARIES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
+# Variables by which Linux loads libraries into every program: ld.so(8).
+_LIBRARY_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_AUDIT")
 
 
 def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> str:
@@ -42,7 +42,7 @@ def find(program: str, environment: Mapping[str, str], mode: int = os.X_OK) -> s
     return ""
 
 
-def trusted(environment: Mapping[str, str]) -> str:
+def trusted_path(environment: Mapping[str, str]) -> str:
     """Return PATH without the ignored folders, for programs that start other programs."""
     folders = dict.fromkeys(_entries(environment))
     used = (folder for folder in folders if _why_ignored(folder, folder, environment) is None)
@@ -57,10 +57,11 @@ def cleaned(environment: Mapping[str, str]) -> dict[str, str]:
     """
     result = {**environment}
     if "PATH" in result:
-        result["PATH"] = trusted(environment)
-    for name in _LIBRARIES:
+        result["PATH"] = trusted_path(environment)
+    for name in _LIBRARY_VARIABLES:
         if name in result:
-            entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else "[: ]", result.pop(name))
+            separators = "[:;]" if name == "LD_LIBRARY_PATH" else "[: ]"
+            entries = re.split(separators, result.pop(name))
             if entries := [entry for entry in entries if _is_same_everywhere(entry, name)]:
                 result[name] = ":".join(entries)
     return result
@@ -71,8 +72,8 @@ def _is_same_everywhere(entry: str, name: str) -> bool:
 
     In LD_PRELOAD Linux searches the system's folders for a name without a slash.
     """
-    is_searched = name != "LD_LIBRARY_PATH" and "/" not in entry
-    return entry.startswith(("/", "$ORIGIN", "${ORIGIN}")) or (is_searched and bool(entry))
+    is_searched_by_name = name != "LD_LIBRARY_PATH" and "/" not in entry
+    return entry.startswith(("/", "$ORIGIN", "${ORIGIN}")) or (is_searched_by_name and bool(entry))
 
 
 def in_shell(program: str, environment: Mapping[str, str]) -> str:
@@ -86,18 +87,19 @@ def in_shell(program: str, environment: Mapping[str, str]) -> str:
 @contextlib.contextmanager
 def libraries() -> Iterator[None]:
     """Let libraries, which search the PATH of os.environ, start only programs that `find` would find."""
-    before = os.environ.get("PATH")
-    os.environ["PATH"] = trusted(os.environ)
+    old_path = os.environ.get("PATH")
+    os.environ["PATH"] = trusted_path(os.environ)
     try:
         yield
     finally:
-        if before is None:
+        if old_path is None:
             del os.environ["PATH"]
         else:
-            os.environ["PATH"] = before
+            os.environ["PATH"] = old_path
 
 
 def _entries(environment: Mapping[str, str]) -> list[str]:
+    """Return the folders of PATH; "" stands for the current folder."""
     return environment.get("PATH", os.defpath).split(":")
 
 
@@ -108,7 +110,7 @@ def _why_ignored(folder: str, path: str, environment: Mapping[str, str]) -> Prob
         what = f"ignored {path}: PATH has {entry}, which is another folder wherever you are"
         absolute = ":".join(entry for entry in _entries(environment) if entry.startswith("/"))
         return Problem(what, str(Path(path).absolute()), f"export PATH={word(absolute)}")
-    # Users who can write that folder can also change this command.
+    # Whoever can write the folder of this Python can change sbatchgen itself, so the check would add nothing.
     if folder == f"{sys.prefix}/bin" or is_trusted(Path(folder), environment):
         return None
     reason = open_to_all(Path(path))
@@ -119,4 +121,5 @@ def _why_ignored(folder: str, path: str, environment: Mapping[str, str]) -> Prob
 
 
 def _is_program(path: str, mode: int) -> bool:
+    """Return whether a path is a file that this user may use in the way `mode`, such as os.X_OK."""
     return isfile(path) and os.access(path, mode)  # noqa: PTH113 - Path raises in a folder that this user can't read

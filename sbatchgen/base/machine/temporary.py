@@ -18,20 +18,30 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.machine.trust import other_writer
 
-_MEMORY = "/dev/shm"  # noqa: S108 - only this user can enter a new folder there
-_LOCK = ".sbatchgen-lock"
+_MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - only this user can enter a new folder there
+_LOCK_NAME = ".sbatchgen-lock"
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_TRIES = 100
-_OTHER_BOOT_AGE_S = 7 * 24 * 3600
-_NAME = re.compile(r"\.?sbatchgen-(?:[\w-]+-)?([0-9a-f]{8}|0)-[a-z0-9_]{8}", re.ASCII)
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+_MAX_TRIES = 100  # new folders that other processes may remove before their locks are held
+_OTHER_BOOT_AGE_S = 7 * 24 * 3600  # the age of a leftover whose name has another boot id
+# A folder's name, such as sbatchgen-git-1a2b3c4d-x7k2_p0q: its purpose, the boot id, and random characters.
+_FOLDER_NAME = re.compile(r"\.?sbatchgen-(?:[\w-]+-)?([0-9a-f]{8}|0)-[a-z0-9_]{8}", re.ASCII)
 
-_locks: dict[Path, int] = {}
+_locks_by_folder: dict[Path, int] = {}
+
+
+class _OpenFolder(NamedTuple):
+    """A new temporary folder, which is open, with the descriptor of its held lock."""
+
+    path: Path
+    descriptor: int
+    lock: int
 
 
 @contextlib.contextmanager
@@ -46,72 +56,72 @@ def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool
         DocumentError: No place allows a folder.
         OSError: The folder can't be made in `within`.
     """
-    folder, number, lock = _make(prefix, within) if within else _make_somewhere(prefix, in_memory=in_memory)
-    _locks[folder] = lock
+    new = _make(prefix, within) if within else _make_somewhere(prefix, in_memory=in_memory)
+    _locks_by_folder[new.path] = new.lock
     try:
-        yield folder
+        yield new.path
     finally:
-        del _locks[folder]
-        _remove(folder, number)
-        os.close(number)
-        os.close(lock)
+        del _locks_by_folder[new.path]
+        _remove_and_close(new)
 
 
 def lock_of(folder: Path) -> int:
     """Return the descriptor of a folder's lock; a program that inherits the lock keeps the folder."""
-    return _locks[folder]
+    return _locks_by_folder[folder]
 
 
-def _make_somewhere(prefix: str, *, in_memory: bool) -> tuple[Path, int, int]:
-    """Make a folder in the first place that allows a private folder; returns like `_make`."""
+def _make_somewhere(prefix: str, *, in_memory: bool) -> _OpenFolder:
+    """Make a folder in the first place that allows a private folder."""
     problems = []
-    for place in (*[_MEMORY] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY
+    for place in (*[_MEMORY_FOLDER] * in_memory, None, "/tmp", "/var/tmp"):  # noqa: S108 - see _MEMORY_FOLDER
         try:
-            at = Path(place or tempfile.gettempdir())
-            # The place is judged first: if others rename even an empty folder, the folder stays.
-            if (reason := other_writer(at / prefix)) and not reason.place.lstat().st_mode & stat.S_ISVTX:
-                problems.append(f"a folder in {at} {reason.why}")
+            parent = Path(place or tempfile.gettempdir())
+            # Judged before a folder is made: if others renamed the new folder, it could not be removed.
+            reason = other_writer(parent / prefix)
+            if reason and not reason.place.lstat().st_mode & stat.S_ISVTX:
+                problems.append(f"a folder in {parent} {reason.why}")
                 continue
-            folder, number, lock = _make(prefix, at)
+            new = _make(prefix, parent)
         except OSError as error:
             problems.append(str(error.strerror))
             continue
-        if not (reason := other_writer(folder)):
-            return folder, number, lock
-        problems.append(f"{folder} {reason.why}")
-        _remove(folder, number)
-        os.close(number)
-        os.close(lock)
+        if not (reason := other_writer(new.path)):
+            return new
+        problems.append(f"{new.path} {reason.why}")
+        _remove_and_close(new)
     what = f"can't make a folder for temporary files: {problems[0]}"
     raise DocumentError.of(what, fix="set TMPDIR to a folder that only you can write into")
 
 
-def _make(prefix: str, place: Path) -> tuple[Path, int, int]:
-    """Make a folder, and remove leftovers of killed processes in the same place; raises OSError.
+def _remove_and_close(new: _OpenFolder) -> None:
+    """Remove a folder that `_make` made, and release its lock."""
+    _remove(new.path, new.descriptor)
+    os.close(new.descriptor)
+    os.close(new.lock)
 
-    Returns the folder's path and descriptor, and the descriptor of its lock, which is held.
-    """
+
+def _make(prefix: str, place: Path) -> _OpenFolder:
+    """Make a folder, and remove leftovers of killed processes in the same place; raises OSError."""
     _remove_leftovers(place)
-    for _ in range(_TRIES):
-        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_boot()}-", dir=place))
+    for _ in range(_MAX_TRIES):
+        folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{_boot_id()}-", dir=place))
         with (
             contextlib.ExitStack() as opened,
             contextlib.suppress(FileNotFoundError),
         ):  # another process removed the new folder as a leftover
-            number = os.open(folder, _FOLDER_FLAGS)
-            opened.callback(os.close, number)
-            lock = os.open(
-                _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, files.PRIVATE, dir_fd=number
-            )
+            descriptor = os.open(folder, _FOLDER_FLAGS)
+            opened.callback(os.close, descriptor)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            lock = os.open(_LOCK_NAME, flags, files.PRIVATE, dir_fd=descriptor)
             opened.callback(os.close, lock)
-            if _is_locked(lock) is not False and os.fstat(lock).st_nlink:
+            if _try_lock(lock) is not False and os.fstat(lock).st_nlink:  # no process has removed the file
                 opened.pop_all()
-                return folder, number, lock
+                return _OpenFolder(folder, descriptor, lock)
     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
 
 
-def _is_locked(lock: int) -> bool | None:
-    """Lock a file; return False if another process holds it, None on a file system without locks."""
+def _try_lock(lock: int) -> bool | None:
+    """Lock a file; return False if another process holds the lock, None on a file system without locks."""
     import fcntl  # late, because a browser lacks the module
 
     try:
@@ -124,10 +134,10 @@ def _is_locked(lock: int) -> bool | None:
 
 
 @functools.cache
-def _boot() -> str:
+def _boot_id() -> str:
     """Return the start of the id of this boot; "0" if it is not known."""
     try:
-        return _BOOT.read_text(encoding="ascii")[:8]
+        return _BOOT_ID_FILE.read_text(encoding="ascii")[:8]
     except (OSError, ValueError):
         return "0"
 
@@ -135,67 +145,69 @@ def _boot() -> str:
 def _remove_leftovers(place: Path) -> None:
     """Remove the folders that killed processes left in a place."""
     with contextlib.suppress(OSError):
-        for name in filter(None, map(_NAME.fullmatch, os.listdir(place))):  # noqa: PTH208 - names
+        for match in filter(None, map(_FOLDER_NAME.fullmatch, os.listdir(place))):  # noqa: PTH208 - names
             with contextlib.suppress(OSError):
-                _remove_leftover(place / name[0], least_s=0 if name[1] == _boot() else _OTHER_BOOT_AGE_S)
+                min_age_s = 0 if match[1] == _boot_id() else _OTHER_BOOT_AGE_S
+                _remove_leftover(place / match[0], min_age_s=min_age_s)
 
 
-def _remove_leftover(folder: Path, *, least_s: float) -> None:
-    """Remove a folder if it is this user's, is older than `least_s`, and no process holds its lock.
+def _remove_leftover(folder: Path, *, min_age_s: float) -> None:
+    """Remove a folder if it is this user's, is older than `min_age_s`, and no process holds its lock.
 
     No other user can put the file of the lock into a folder with the mode 0700. So another folder of this
     user, renamed by a member of a group, is not mistaken for a leftover.
     """
-    number = os.open(folder, _FOLDER_FLAGS)
+    descriptor = os.open(folder, _FOLDER_FLAGS)
     try:
-        about = os.fstat(number)
-        is_old = not least_s or time.time() - about.st_mtime > least_s
-        if about.st_uid != files.user_id() or about.st_mode & 0o077 or not is_old:
+        status = os.fstat(descriptor)
+        is_old = not min_age_s or time.time() - status.st_mtime > min_age_s
+        if status.st_uid != files.user_id() or status.st_mode & 0o077 or not is_old:
             return
         try:
-            lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=number)
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.open(_LOCK_NAME, flags, dir_fd=descriptor)
         except FileNotFoundError:
-            folder.rmdir()  # the process was killed before it made the lock; a folder with files stays
+            folder.rmdir()  # without a lock file, its process was killed early; a folder with files stays
             return
         try:
             is_ours = stat.S_ISREG(os.fstat(lock).st_mode) and os.fstat(lock).st_uid == files.user_id()
-            if is_ours and _is_locked(lock):
-                _remove(folder, number)
+            if is_ours and _try_lock(lock):
+                _remove(folder, descriptor)
         finally:
             os.close(lock)
     finally:
-        os.close(number)
+        os.close(descriptor)
 
 
-def _remove(folder: Path, number: int) -> None:
+def _remove(folder: Path, descriptor: int) -> None:
     """Remove a folder and its contents, the lock last; a file that can't be removed stays."""
     with contextlib.suppress(OSError):
-        _empty(number)
-        if os.listdir(number) == [_LOCK]:
-            os.unlink(_LOCK, dir_fd=number)
+        _empty(descriptor)
+        if os.listdir(descriptor) == [_LOCK_NAME]:
+            os.unlink(_LOCK_NAME, dir_fd=descriptor)
             folder.rmdir()
 
 
-def _empty(number: int) -> None:
+def _empty(descriptor: int) -> None:
     """Remove the contents of a folder without following links, even folders with the mode 000.
 
     The contents of an inner folder are moved up first, because a program may have nested many folders.
     """
-    names = {*os.listdir(number)} - {_LOCK}
+    names = {*os.listdir(descriptor)} - {_LOCK_NAME}
     while names:
         for name in names:
             with contextlib.suppress(OSError):
-                if stat.S_ISDIR(os.stat(name, dir_fd=number, follow_symlinks=False).st_mode):
-                    _move_up(name, number)
-                    os.rmdir(name, dir_fd=number)
+                if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                    _move_up(name, descriptor)
+                    os.rmdir(name, dir_fd=descriptor)
                 else:
-                    os.unlink(name, dir_fd=number)
-        names = {*os.listdir(number)} - {_LOCK} - names  # entries that can't be removed stay
+                    os.unlink(name, dir_fd=descriptor)
+        names = {*os.listdir(descriptor)} - {_LOCK_NAME} - names  # entries that can't be removed stay
 
 
-def _move_up(name: str, number: int) -> None:
-    """Remove the files of an inner folder, and move its folders into the open folder `number`."""
-    inner = _open_folder(name, number)
+def _move_up(name: str, descriptor: int) -> None:
+    """Remove the files of an inner folder, and move its folders into the open folder `descriptor`."""
+    inner = _open_folder(name, descriptor)
     try:
         for entry in os.listdir(inner):  # noqa: PTH208 - Path takes no descriptor
             with contextlib.suppress(OSError):
@@ -203,16 +215,16 @@ def _move_up(name: str, number: int) -> None:
                     os.unlink(entry, dir_fd=inner)
                     continue
                 os.close(_open_folder(entry, inner))  # makes a folder with the mode 000 movable
-                os.rename(entry, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=number)
+                os.rename(entry, f".{os.urandom(8).hex()}", src_dir_fd=inner, dst_dir_fd=descriptor)
     finally:
         os.close(inner)
 
 
-def _open_folder(name: str, number: int) -> int:
-    """Open a folder in an open folder, with all permissions for the user; return its descriptor."""
-    place = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=number)
+def _open_folder(name: str, descriptor: int) -> int:
+    """Open a folder in an open folder, after giving the user all permissions; return the new descriptor."""
+    path_only = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
     try:
-        Path(f"/proc/self/fd/{place}").chmod(stat.S_IRWXU)
-        return os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        Path(f"/proc/self/fd/{path_only}").chmod(stat.S_IRWXU)
+        return os.open(f"/proc/self/fd/{path_only}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
-        os.close(place)
+        os.close(path_only)

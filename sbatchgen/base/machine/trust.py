@@ -12,7 +12,7 @@ from sbatchgen.base.files import OTHERS_WRITE, user_id
 from sbatchgen.base.quoting import word
 
 _MAX_LINKS = 40  # links that Linux follows on the way to a file
-_Judge = Callable[..., str]  # returns who else can change or replace a part of a path, or ""
+_Judge = Callable[..., str]  # a function that returns who else can change or replace a part of a path, or ""
 
 
 class OtherWriter(NamedTuple):
@@ -30,7 +30,7 @@ def other_writer(path: Path, start: Path | None = None) -> OtherWriter | None:
     Replacing a file needs the right to write its folder. So the answer holds until the path is opened, and
     also for a file that does not exist yet.
     """
-    return _other_writer(path, start, _others)
+    return _other_writer(path, start, _judge_others)
 
 
 def open_to_all(path: Path) -> OtherWriter | None:
@@ -40,21 +40,21 @@ def open_to_all(path: Path) -> OtherWriter | None:
     staff who install software. In a folder such as /tmp only programs of the user and of root are trusted,
     because everybody could have made the other programs.
     """
-    return _other_writer(path, None, _everybody)
+    return _other_writer(path, None, _judge_everybody)
 
 
 def link_of_another(path: Path) -> Path | None:
     """Return the first link on a path that another user has made; None without such a link."""
-    reason = _other_writer(path, None, _link_of_another)
+    reason = _other_writer(path, None, _judge_link)
     return reason.place if reason and reason.place.is_symlink() else None
 
 
 def _other_writer(path: Path, start: Path | None, judge: _Judge) -> OtherWriter | None:
     """Return the first part of a path for which `judge` has a reason; None without such a part."""
-    whole = path.absolute()
-    remaining = [*reversed((whole.relative_to(start) if start else whole).parts)]
+    absolute = path.absolute()
+    remaining = [*reversed((absolute.relative_to(start) if start else absolute).parts)]
     part, links, is_link = Path(os.path.realpath(start or "/")), 0, False
-    in_sticky = 0  # the write bits of the folder that holds the next part, if it has the sticky bit
+    in_sticky = 0  # the write bits of the folder that holds the next part, if that folder has the sticky bit
     while remaining:
         name = remaining.pop()
         folder, part = part, part.parent if name == ".." else part / name
@@ -69,7 +69,7 @@ def _other_writer(path: Path, start: Path | None, judge: _Judge) -> OtherWriter 
                 why = f"is {'a link to' if is_last else 'a link into'} {part}, which {why}"
             elif not is_last:
                 why = f"is below {part}, which {why}"
-            whose = "go" if judge is _others else "o"
+            whose = "go" if judge is _judge_others else "o"  # the classes of chmod
             return OtherWriter(part, why, _fix(part, status, is_last=is_last, whose=whose))
         if stat.S_ISLNK(status.st_mode):
             links += 1
@@ -94,24 +94,25 @@ def make_own(folder: Path) -> bool:
     return other_writer(folder) is None
 
 
-def _others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:
+def _judge_others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:
     """Return who else can change or replace a path, as the rest of a sentence, or ""."""
-    mine = status.st_uid in (0, user_id())
+    is_ours = status.st_uid in (0, user_id())
     # A container may have no number for root: then the folders above belong to the owner of /.
     is_above = not (is_last or in_sticky)
-    if not mine and not (is_above and status.st_uid == Path("/").lstat().st_uid):
+    if not is_ours and not (is_above and status.st_uid == Path("/").lstat().st_uid):
         return f"belongs to another user ({user_name(status.st_uid)})"
+    # The mode of a link does not count. A sticky folder keeps others from replacing the user's files.
     if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not is_last):
         return ""
     if status.st_mode & stat.S_IWOTH:
         return "can be written by everybody"
     is_shared = status.st_mode & stat.S_IWGRP
     if is_shared and not is_private(status.st_gid):
-        return f"can be written by the group {_group(status.st_gid)}"
+        return f"can be written by the group {_group_name(status.st_gid)}"
     return "can be written by others in its access list (ACL)" if is_shared and _has_acl(place) else ""
 
 
-def _everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
+def _judge_everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
     """Return how everybody can change or replace a path, as the rest of a sentence, or ""."""
     if in_sticky & stat.S_IWOTH and status.st_uid not in (0, user_id()):
         return f"belongs to another user ({user_name(status.st_uid)}), in a folder that everybody can write"
@@ -120,7 +121,7 @@ def _everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky:
     return "can be written by everybody" if status.st_mode & stat.S_IWOTH else ""
 
 
-def _link_of_another(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
+def _judge_link(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
     """Return that a path is a link of another user, as the rest of a sentence, or ""."""
     is_theirs = stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, user_id())
     return "is a link that another user has made" if is_theirs else ""
@@ -146,8 +147,8 @@ def is_private(group: int) -> bool:
         owner = pwd.getpwnam(about.gr_name)
     except KeyError:
         return False
-    mine = owner.pw_uid in (0, user_id()) and owner.pw_gid == group
-    return mine and set(about.gr_mem) <= {owner.pw_name}
+    is_own_group = owner.pw_uid in (0, user_id()) and owner.pw_gid == group
+    return is_own_group and set(about.gr_mem) <= {owner.pw_name}
 
 
 def _has_acl(path: Path) -> bool:
@@ -168,7 +169,7 @@ def user_name(number: int) -> str:
         return f"uid {number}"
 
 
-def _group(number: int) -> str:
+def _group_name(number: int) -> str:
     """Return the name of a group, or "gid N" if the number has no name."""
     import grp
 

@@ -17,25 +17,25 @@ from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.base.machine.trust import is_private, link_of_another, make_own, other_writer, user_name
 from sbatchgen.base.quoting import word
 
-NAME = "trusted.json"
-MAX_BYTES = 1 << 20
+FILE_NAME = "trusted.json"
+MAX_BYTES = 1 << 20  # of the list
 
 
-def place(environment: Mapping[str, str]) -> Path | None:
+def list_file(environment: Mapping[str, str]) -> Path | None:
     """Return the file with the list, in XDG_CONFIG_HOME; None without a home folder."""
     root = files.user_folder(environment, "XDG_CONFIG_HOME", ".config")
-    return Path(root, "sbatchgen", NAME) if root else None
+    return Path(root, "sbatchgen", FILE_NAME) if root else None
 
 
-def trusted(environment: Mapping[str, str]) -> tuple[Path, ...]:
+def trusted_folders(environment: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the folders that the user trusts; no folder if another user could have written the list."""
-    file = place(environment)
+    file = list_file(environment)
     if file is None or not os.path.lexists(file) or other_writer(file):
         return ()
     with contextlib.suppress(OSError, ValueError, RecursionError):
-        named = json.loads(files.read_own(file, MAX_BYTES))
-        if isinstance(named, list):
-            return tuple(Path(name) for name in named if isinstance(name, str) and name.startswith("/"))
+        names = json.loads(files.read_own(file, MAX_BYTES))
+        if isinstance(names, list):
+            return tuple(Path(name) for name in names if isinstance(name, str) and name.startswith("/"))
     return ()
 
 
@@ -79,7 +79,7 @@ def folder_to_trust(folder: Path) -> Path:
 
 def add(folder: Path, environment: Mapping[str, str]) -> None:
     """Add a folder from `folder_to_trust` to the list; raise DocumentError if the list can't be written."""
-    _write_list(sorted({*trusted(environment), folder}), environment)
+    _write_list(sorted({*trusted_folders(environment), folder}), environment)
 
 
 def remove(folder: Path, environment: Mapping[str, str]) -> Path:
@@ -88,19 +88,19 @@ def remove(folder: Path, environment: Mapping[str, str]) -> Path:
     The folder need not exist. The list may also have the path as it is written, because others may have put a
     link in the place of the folder.
     """
-    known = trusted(environment)
+    listed = trusted_folders(environment)
     absolute = Path(os.path.normpath(folder.absolute()))
-    real = absolute if absolute in known else Path(os.path.realpath(folder))
-    if real not in known:
-        fix = f"trusted are: {', '.join(map(str, known))}" if known else "no folder is trusted"
+    real = absolute if absolute in listed else Path(os.path.realpath(folder))
+    if real not in listed:
+        fix = f"trusted are: {', '.join(map(str, listed))}" if listed else "no folder is trusted"
         raise CommandLineError.of(f"{real} is not trusted", fix=fix)
-    _write_list([path for path in known if path != real], environment)
+    _write_list([path for path in listed if path != real], environment)
     return real
 
 
 def _write_list(folders: list[Path], environment: Mapping[str, str]) -> None:
     """Write the list of trusted folders; raise DocumentError if that fails, or others can write the list."""
-    file = place(environment)
+    file = list_file(environment)
     if file is None:
         what = "there is no home folder for the list of trusted folders"
         raise DocumentError.of(what, fix="set HOME to your home folder")
@@ -126,12 +126,12 @@ def _writers(folder: Path) -> Iterator[str]:
     import grp
 
     status = folder.stat()
-    if status.st_uid not in (0, files.user_id(), Path("/").stat().st_uid):  # as in `_others` of trust
+    if status.st_uid not in (0, files.user_id(), Path("/").stat().st_uid):  # as in `_judge_others` of trust
         yield user_name(status.st_uid)
     if status.st_mode & stat.S_IWGRP and not is_private(status.st_gid):
         try:
-            about = grp.getgrgid(status.st_gid)
-            members = f" ({', '.join(about.gr_mem[:5])})" if 0 < len(about.gr_mem) <= 5 else ""
-            yield f"the group {about.gr_name}{members}"
+            entry = grp.getgrgid(status.st_gid)
+            members = f" ({', '.join(entry.gr_mem[:5])})" if 0 < len(entry.gr_mem) <= 5 else ""
+            yield f"the group {entry.gr_name}{members}"
         except KeyError:
             yield f"the group {status.st_gid}"

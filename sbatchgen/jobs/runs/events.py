@@ -32,7 +32,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / EVENTS
     try:
-        data = files.read_of_run(path, MAX_BYTES + 1)
+        data = files.read_run_file(path, MAX_BYTES + 1)
     except OSError as error:
         if not folder.is_dir():
             fix = "name the folder of a run, such as runs/ddp"
@@ -50,7 +50,7 @@ def events(folder: Path) -> Iterator[dict[str, Any]]:
 def some_events(folder: Path, *, from_end: bool = False) -> list[dict[str, Any]]:
     """Return the first or the last events of a run, in their order; nothing if the file can't be read."""
     try:
-        data = files.read_of_run(folder / EVENTS, MAX_LINE, from_end=from_end)
+        data = files.read_run_file(folder / EVENTS, MAX_LINE, from_end=from_end)
     except OSError:
         return []
     return [event for line in data.split(b"\n") for event in as_events(_parsed(line))]
@@ -78,7 +78,7 @@ def as_events(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def read_object(path: Path) -> dict[str, Any]:
     """Return the JSON object in a small file; an empty object if the file can't be read or has none."""
     try:
-        return _parsed(files.read_of_run(path, MAX_LINE))
+        return _parsed(files.read_run_file(path, MAX_LINE))
     except OSError:
         return {}
 

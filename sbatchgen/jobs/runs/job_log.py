@@ -136,7 +136,7 @@ def last_lines(path: Path) -> Iterator[tuple[int, str]]:
 
     The number is 0 if the log is too large to count its lines.
     """
-    with files.regular(path) as file:
+    with files.open_regular(path) as file:
         start = max(0, os.fstat(file.fileno()).st_size - END_BYTES)
         number = 0
         if start <= COUNTED_BYTES:
@@ -176,14 +176,14 @@ class Tail:
         self._offset = 0
         self._inode: int | None = None
         if last is not None:
-            with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
+            with contextlib.suppress(OSError), files.open_regular(path, os.O_NOFOLLOW) as file:
                 self._inode = os.fstat(file.fileno()).st_ino
                 self._offset = _start_of_lines(file, last)
 
     def more(self) -> Iterator[bytes]:
         """Yield the new bytes; all bytes again if the file was replaced or truncated."""
         try:
-            with files.regular(self.path, os.O_NOFOLLOW) as file:
+            with files.open_regular(self.path, os.O_NOFOLLOW) as file:
                 now = os.fstat(file.fileno())
                 if now.st_ino != self._inode or now.st_size < self._offset:
                     self._inode, self._offset = now.st_ino, 0

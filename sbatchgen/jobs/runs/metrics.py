@@ -124,7 +124,7 @@ def _compiled(pattern: str) -> re.Pattern[str] | None:
 def _last_lines(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
     """Yield the lines at the end of a log that may count, also those of a progress bar."""
     with contextlib.suppress(OSError):
-        data = files.read_of_run(path, END_BYTES, from_end=True)
+        data = files.read_run_file(path, END_BYTES, from_end=True)
         for part in _parts(io.BytesIO(data), pattern):
             yield Line(part.decode("utf-8", "replace"), 0)
 
@@ -136,7 +136,7 @@ def _sample(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
     """
     sample: dict[str, list[tuple[int, bytes]]] = {}  # by kind: lines with their numbers
     intervals, seen = Counter[str](), Counter[str]()  # by kind: n, and how many lines there were
-    with contextlib.suppress(OSError), files.regular(path, os.O_NOFOLLOW) as file:
+    with contextlib.suppress(OSError), files.open_regular(path, os.O_NOFOLLOW) as file:
         for number, part in enumerate(_parts(file, pattern)):
             if not (kind := _kind_of(part, pattern)):
                 continue

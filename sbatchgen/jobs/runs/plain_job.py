@@ -287,7 +287,7 @@ def _known_job(
 def _unreadable(log: str, owner: str) -> Iterator[str]:
     """Yield why an existing log can't be read; nothing if it can, or does not exist."""
     try:
-        with files.regular(Path(log)):
+        with files.open_regular(Path(log)):
             return
     except (FileNotFoundError, NotADirectoryError):
         return

@@ -155,7 +155,7 @@ def _last_state(folder: Path, names: frozenset[str]) -> tuple[str, str]:
     if EXIT_FILE not in names:
         return FAILED, "killed, or never started"
     try:
-        status = files.read_of_run(folder / EXIT_FILE, 16).decode("ascii", "replace").strip()
+        status = files.read_run_file(folder / EXIT_FILE, 16).decode("ascii", "replace").strip()
     except OSError:
         return FAILED, "killed, or never started"
     if status == "0":

@@ -49,7 +49,7 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
     """
     data, last = b"", dict[str, ProgramState]()
     with contextlib.suppress(OSError):
-        data = files.read_of_run(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
+        data = files.read_run_file(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
     for match in filter(None, map(_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
         clock, name, number, state, why = match.groups("")
         if name == START:

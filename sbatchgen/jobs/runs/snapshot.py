@@ -265,7 +265,7 @@ def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Sna
                 to.symlink_to(_target(source, os.readlink(source.name, dir_fd=folder), snapshot))
             else:
                 mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
-                with files.regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
+                with files.open_regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
                     _refuse_changed(source, os.fstat(old.fileno()), status)
                     with open(os.open(to, _OPEN_NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
                         shutil.copyfileobj(old, new)
