@@ -195,7 +195,7 @@ def test_a_folder_that_is_exchanged_and_put_back_is_not_followed(
             (repository / "moved").rename(repository / "work")
             yield file
 
-    monkeypatch.setattr(files, "regular", exchanging)
+    monkeypatch.setattr(files, "open_regular", exchanging)
     code = taken(repository)
     assert (code.place / "work/train.py").read_text() == "print('first')\n"
 
