@@ -14,18 +14,16 @@ from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.modes import Mode
 
 _GPU_KEYS = tuple(f"options.{name}" for name in GPU_OPTIONS)
-# Parts of reasons, by which the review finds values that a user may not expect.
-LIMITED_END = (
-    "GPUs, and a node has more"  # the end of the reason if a limit allows fewer GPUs than a node has
-)
-GUESS_START = "a guess"  # the start of the reason if the profile lacks a fact
-DEFAULT_CPUS = 4  # CPUs per process if the node is not known
-WHOLE_MEMORY = "all GPUs of a node, and how much memory jobs may have is not known"
+# The review points out values whose reason ends or starts with these texts, as users may not expect them.
+LIMITED_END = "GPUs, and a node has more"  # of the reason for a number of GPUs that a limit has lowered
+GUESS_START = "a guess"  # of the reason for a value that the profile has no facts for
+DEFAULT_CPUS = 4  # CPUs per process if the node's CPUs are not known
+_WHY_ALL_MEMORY = "all GPUs of a node, and how much memory jobs may have is not known"
 _MEMORY_KEYS = ("options.mem", "options.mem_per_cpu", "options.mem_per_gpu")
 
 
 class _Supply(NamedTuple):
-    """The GPUs of one type on a kind of nodes."""
+    """The GPUs of one type on nodes of one kind."""
 
     gpu_type: str  # "" for any type
     gpus: int  # on each node
@@ -34,17 +32,17 @@ class _Supply(NamedTuple):
 
 def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
     """Keep only the GPUs in --gres; return its other resources, such as local disk, with their origin."""
-    of_gpus, others, origin = "", "", BY_DEFAULT
+    gpu_items, others, origin = "", "", BY_DEFAULT
     if text := values.get("options.gres"):
-        of_gpus, others = split_gpu_items(text)
+        gpu_items, others = split_gpu_items(text)
         origin = values.origins["options.gres"]
-    if others and not of_gpus:  # a gres without GPUs does not override the GPUs of a lower layer
+    if others and not gpu_items:  # a gres without GPUs does not override the GPUs of a lower layer
         for lower, lower_origin in reversed(values.overridden.get("options.gres", ())):
-            if of_gpus := split_gpu_items(lower)[0]:
+            if gpu_items := split_gpu_items(lower)[0]:
                 values.origins["options.gres"] = lower_origin
                 break
-    if of_gpus:
-        values.values["options.gres"] = Gres(of_gpus)
+    if gpu_items:
+        values.values["options.gres"] = Gres(gpu_items)
     elif others:
         values.drop("options.gres")
     return others, origin
@@ -53,46 +51,47 @@ def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
 def decide_gpus(values: DecidedValues, profile: Profile, partition: Partition, mode: Mode) -> tuple[int, int]:
     """Return the job's GPUs and shards on each node, and keep only the highest layer's GPU options.
 
-    The function removes or lowers requests of profiles that the mode does not use.
+    A profile may request more GPUs than the mode uses: the function lowers or removes such a request.
     """
-    unwanted = not mode.uses_gpus or values.get("gpu_request") == "none"
+    requests_none = not mode.uses_gpus or values.get("gpu_request") == "none"
     for name in values.highest(_GPU_KEYS):
-        level = values.origins[name].level
-        if unwanted and level < Level.PROJECT:
+        is_of_profile = values.origins[name].level < Level.PROJECT
+        if requests_none and is_of_profile:
             values.drop(name)
-        elif mode.gpus and level < Level.PROJECT:
+        elif mode.gpus and is_of_profile:
             values.values[name] = _with_at_most(mode.gpus, values.get(name))
     if not mode.uses_gpus:
         return 0, 0
+    in_gres = gres_amounts(values.get("options.gres") or "")
     gpus, shards = (
-        sum(count for name, _, count in gres_amounts(values.get("options.gres") or "") if name == wanted)
-        for wanted in ("gpu", "shard")
+        sum(count for name, _, count in in_gres if name == resource) for resource in ("gpu", "shard")
     )
     if values.get("options.gpus_per_node"):
         return _requested_gpus(values, "gpus_per_node"), shards
     if gpus or shards:
         return gpus, shards
     if values.get("options.gpus_per_task") or values.get("options.gpus"):
-        return _gpus_of_job(values, partition, mode), 0
+        return _gpus_on_each_node(values, partition, mode), 0
     if profile.scheduler == "env":  # the user requested the GPUs from the platform that starts the job
         return (mode.gpus or values.get("nproc_per_node") or _most_gpus_of_one_type(partition) or 0), 0
     return mode.gpus or _most_gpus(values, profile, partition), 0
 
 
-def _gpus_of_job(values: DecidedValues, partition: Partition, mode: Mode) -> int:
+def _gpus_on_each_node(values: DecidedValues, partition: Partition, mode: Mode) -> int:
     """Return the GPUs on each node of a job that requests them per task, or for all nodes together."""
     if values.get("options.gpus_per_task"):
         per_task = _gpus_per_task(values)
-        by_srun = values.get("launcher") == "srun" and mode.launchers
-        on_node = _most_gpus_of_one_type(partition)
-        fitting_tasks = on_node // per_task if on_node and by_srun else 1
-        tasks = values.get("options.ntasks_per_node") or (by_srun and values.get("nproc_per_node"))
+        # srun starts a task for each process; other launchers need one task on each node.
+        is_by_srun = values.get("launcher") == "srun" and mode.launchers
+        most_gpus = _most_gpus_of_one_type(partition)
+        fitting_tasks = most_gpus // per_task if most_gpus and is_by_srun else 1
+        tasks = values.get("options.ntasks_per_node") or (is_by_srun and values.get("nproc_per_node"))
         return int(per_task * (tasks or max(1, fitting_tasks)))
     return _requested_gpus(values, "gpus") // max(1, int(values.get("options.nodes")))
 
 
 def _gpus_per_task(values: DecidedValues) -> int:
-    """Return the GPUs that --gpus-per-task requests; 1 without it, or if sbatch refuses its text (SB126)."""
+    """Return the GPUs that --gpus-per-task requests; 1 without it, or if sbatch refuses its value (SB126)."""
     return max(1, _requested_gpus(values, "gpus_per_task"))
 
 
@@ -103,18 +102,18 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     others have slices of GPUs, it is one slice. A job on one node gets no more than the limits of its
     partition and QOS allow.
 
-    On a partition with slices, the function sets options.gpus_per_node, with a type of whole GPUs: without a
-    type, Slurm may give slices.
+    On a partition with slices, the function also sets options.gpus_per_node with a type of whole GPUs. Without
+    a type, Slurm may give slices.
     """
     nodes = max(1, values.get("options.nodes"))
     supplies = _supplies(partition, nodes)
     best, why = _gpus_of_enough_nodes(partition, supplies, nodes)
     limit, limited_by = _smallest_gpu_limit(values, profile, partition)
-    # For several nodes, SB254 and SB224 report the limit.
+    # A job on several nodes keeps its GPUs: SB254 and SB224 report that it exceeds the limit.
     if nodes == 1 and limit is not None and 1 <= limit < best:
         best, why = limit, f"{limited_by} allows {limit} {LIMITED_END}"
     types = [name for name, number in _nodes_by_type(supplies, best).items() if name and number >= nodes]
-    if types:
+    if types:  # only on a partition with slices; other supplies have the type ""
         request = Text(f"{min(types)}:{best}")
         values.set("options.gpus_per_node", request, Origin(Level.DEFAULT, "whole GPUs"))
     values.why_gpus = why
@@ -124,8 +123,8 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
 def _gpus_of_enough_nodes(partition: Partition, supplies: Sequence[_Supply], nodes: int) -> tuple[int, str]:
     """Return the most GPUs of one type that at least `nodes` nodes of the partition have, and the reason.
 
-    If fewer nodes have whole GPUs, the number is one slice, or what most of these nodes have; SB237 reports
-    the lack of nodes.
+    If fewer nodes have whole GPUs, the number is one slice, or without slices the smallest number of GPUs on
+    a node. SB237 then reports that the partition has too few nodes.
     """
     counts = sorted({supply.gpus for supply in supplies}, reverse=True)
     nodes_with = {count: max(_nodes_by_type(supplies, count).values()) for count in counts}
@@ -141,19 +140,19 @@ def _gpus_of_enough_nodes(partition: Partition, supplies: Sequence[_Supply], nod
     return counts[0] if counts else 0, BY_PARTITION.where
 
 
-def _supplies(partition: Partition, unknown: int) -> list[_Supply]:
-    """Return the whole GPUs of each kind of nodes; `unknown` is the number of nodes where it is not known.
+def _supplies(partition: Partition, default_nodes: int) -> list[_Supply]:
+    """Return the whole GPUs of each kind of nodes, with `default_nodes` for an unknown number of nodes.
 
-    On a partition with slices, the job must name one type, so the supplies of its types are kept apart. On
+    On a partition with slices, the job must name one type, so each type of a kind is a supply of its own. On
     other partitions the nodes of a job may have GPUs of different types, and the type is "".
     """
-    supplies, largest = [], []
+    by_type, of_any_type = [], []
     for kind in _node_kinds(partition):
-        nodes = (isinstance(kind, NodeShape) and kind.nodes) or unknown
-        whole = _whole_gpus(kind, partition)
-        supplies += [_Supply(gpu_type, gpus, nodes) for gpu_type, gpus in whole.items() if gpu_type]
-        largest += [_Supply("", max(whole.values()), nodes)] if whole else []
-    return supplies if supplies and _has_slices(partition) else largest
+        nodes = (isinstance(kind, NodeShape) and kind.nodes) or default_nodes
+        whole_gpus = _whole_gpus(kind, partition)
+        by_type += [_Supply(gpu_type, gpus, nodes) for gpu_type, gpus in whole_gpus.items() if gpu_type]
+        of_any_type += [_Supply("", max(whole_gpus.values()), nodes)] if whole_gpus else []
+    return by_type if by_type and _has_slices(partition) else of_any_type
 
 
 def _nodes_by_type(supplies: Iterable[_Supply], gpus: int) -> Counter[str]:
@@ -172,28 +171,31 @@ def _has_slices(partition: Partition) -> bool:
 def _smallest_gpu_limit(
     values: DecidedValues, profile: Profile, partition: Partition
 ) -> tuple[int | None, str]:
-    """Return the smallest limit for a job's GPUs, and what sets it, such as "qos debug".
+    """Return the smallest limit for a job's GPUs, and its owner: "the partition", or a QOS as "qos debug".
 
     Without a limit, return (None, "").
     """
-    names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
-    holders: dict[str, GpuLimits] = {"the partition": partition}
-    holders |= {f"qos {name}": profile.qos[name] for name in names if name in profile.qos}
-    of_holders = ((getattr(holder, key), name) for name, holder in holders.items() for key in GPUS_MAX)
-    limits = [(limit, name) for limit, name in of_holders if limit is not None]
-    return min(limits) if limits else (None, "")
+    qos_names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
+    owners: dict[str, GpuLimits] = {"the partition": partition}
+    owners |= {f"qos {name}": profile.qos[name] for name in qos_names if name in profile.qos}
+    all_limits = ((getattr(limits, key), owner) for owner, limits in owners.items() for key in GPUS_MAX)
+    known_limits = [(limit, owner) for limit, owner in all_limits if limit is not None]
+    return min(known_limits) if known_limits else (None, "")
 
 
 def _with_at_most(most: int, request: Text) -> Text:
-    """Return a request for GPUs such as "a100:4" with at most `most` GPUs; unchanged with several types."""
+    """Return a request for GPUs such as "a100:4" with at most `most` GPUs.
+
+    A request for shards, or for several types of GPU, is returned unchanged.
+    """
     gpu_type, _, count = request.rpartition(":")
     is_of_one_type = "," not in request and not gpu_type.startswith("shard")
-    exceeds = is_of_one_type and count.isdecimal() and int(count) > most
-    return type(request)(f"{gpu_type}:{most}".removeprefix(":")) if exceeds else request
+    exceeds_most = is_of_one_type and count.isdecimal() and int(count) > most
+    return type(request)(f"{gpu_type}:{most}".removeprefix(":")) if exceeds_most else request
 
 
 def _most_gpus_of_one_type(partition: Partition) -> int | None:
-    """Return the most GPUs of one type that a node has, because a job without a type may not mix types."""
+    """Return the most whole GPUs of one type that a node has; None if no such number is known."""
     counts = [count for kind in _node_kinds(partition) for count in _whole_gpus(kind, partition).values()]
     return max(counts, default=partition.gpus_per_node)
 
@@ -204,7 +206,7 @@ def _required_type(partition: Partition) -> str:
 
 
 def _node_kinds(partition: Partition) -> list[NodeFacts]:
-    """Return the kinds of nodes that a job may get if it names no type of GPU."""
+    """Return the kinds of nodes on which Slurm may start a job that names no type of GPU."""
     required = _required_type(partition)
     return partition.kinds([(required, 1)] if required else ())
 
@@ -212,7 +214,7 @@ def _node_kinds(partition: Partition) -> list[NodeFacts]:
 def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
     """Return type -> number of whole GPUs on a kind of nodes, for a job that names no type of GPU.
 
-    If the partition requires a type, only GPUs of this type, and those of unknown type (""), count.
+    If the partition requires a type, the GPUs of all other known types are left out.
     """
     required = _required_type(partition)
     return {
@@ -228,10 +230,10 @@ def _requested_gpus(values: DecidedValues, option: str) -> int:
 
 
 def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
-    """Add the resources that `take_other_gres` removed to --gres again."""
+    """Put the resources that `take_other_gres` removed back into --gres."""
     if others:
-        of_gpus = values.get("options.gres")
-        values.values["options.gres"] = Gres(f"{of_gpus},{others}" if of_gpus else others)
+        gpu_items = values.get("options.gres")
+        values.values["options.gres"] = Gres(f"{gpu_items},{others}" if gpu_items else others)
         values.origins["options.gres"] = origin
 
 
@@ -240,94 +242,100 @@ def set_gpu_option(values: DecidedValues, partition: Partition, gpus: int) -> No
 
     Where that option cannot hold the request, the function sets --gpus-per-node.
     """
-    form = values.get("gpu_request")
-    present = [name for name in _GPU_KEYS if name in values.values]
-    if not gpus or present not in ([], ["options.gpus_per_node"]) or (form == "none" and not present):
+    option = values.get("gpu_request")
+    keys_set = [key for key in _GPU_KEYS if key in values.values]
+    has_other_option = keys_set not in ([], ["options.gpus_per_node"])
+    if not gpus or has_other_option or (option == "none" and not keys_set):
         return
-    count, origin = str(gpus), Origin(Level.DEFAULT, values.why_gpus)
-    if present and form != "none":
-        count, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
+    per_node, origin = str(gpus), Origin(Level.DEFAULT, values.why_gpus)
+    if keys_set and option != "none":  # the request moves from --gpus-per-node to the named option
+        per_node, origin = values.get("options.gpus_per_node"), values.origins["options.gpus_per_node"]
         values.drop("options.gpus_per_node")
-    if _required_type(partition) and ":" not in count:
-        count = f"{_required_type(partition)}:{count}"
+    if _required_type(partition) and ":" not in per_node:
+        per_node = f"{_required_type(partition)}:{per_node}"
     tasks = values.get("options.ntasks_per_node") or 1
     # Among several nodes, Slurm may divide --gpus unevenly (SB242).
-    is_even = "," not in count and values.get("options.nodes") == 1
-    if form == "gpus" and is_even:
-        values.set("options.gpus", Text(count), origin)
-    elif form == "gres":
-        values.set("options.gres", Gres(f"gpu:{count}"), origin)
-    elif form == "gpus_per_task" and gpus % tasks == 0:
-        gpu_type, per_task = count.rpartition(":")[0], str(gpus // tasks)
+    is_even = "," not in per_node and values.get("options.nodes") == 1
+    if option == "gpus" and is_even:
+        values.set("options.gpus", Text(per_node), origin)
+    elif option == "gres":
+        values.set("options.gres", Gres(f"gpu:{per_node}"), origin)
+    elif option == "gpus_per_task" and gpus % tasks == 0:
+        gpu_type, per_task = per_node.rpartition(":")[0], str(gpus // tasks)
         request = f"{gpu_type}:{per_task}" if gpu_type else per_task
         values.set("options.gpus_per_task", Text(request), origin)
-    elif form != "none":
-        values.set("options.gpus_per_node", Text(count), origin)
+    elif option != "none":
+        values.set("options.gpus_per_node", Text(per_node), origin)
 
 
 def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> int:
     """Set the numbers of processes and of Slurm's tasks on each node; return the number of processes."""
-    by_srun = bool(mode.launchers) and values.get("launcher") == "srun"
-    nproc = 1
+    is_by_srun = bool(mode.launchers) and values.get("launcher") == "srun"
+    processes = 1
     if mode.several_processes:
-        written = values.get("nproc_per_node") or (values.get("options.ntasks_per_node") if by_srun else None)
-        gpus_per_task = _gpus_per_task(values) if by_srun else 1
-        processes = partition.processes_per_gpu
-        # All shards are on one GPU, so one process. On CPUs, two are the fewest that form a group.
-        nproc = written or gpus * processes // gpus_per_task or (1 if shards else 2)
-        per_gpu = f"{processes} processes per GPU" if processes > 1 else "one process per GPU"
-        values.derive("nproc_per_node", nproc, per_gpu if gpus else "no whole GPUs")
-    why = "one task per process" if by_srun else "one task per node"
-    values.derive("options.ntasks_per_node", nproc if by_srun else 1, why)
-    return int(nproc)
+        written = values.get("nproc_per_node") or (is_by_srun and values.get("options.ntasks_per_node"))
+        gpus_per_task = _gpus_per_task(values) if is_by_srun else 1
+        per_gpu = partition.processes_per_gpu
+        # One process without whole GPUs uses all shards, which are on one GPU. On CPUs, two form the smallest
+        # group.
+        processes = written or gpus * per_gpu // gpus_per_task or (1 if shards else 2)
+        why = f"{per_gpu} processes per GPU" if per_gpu > 1 else "one process per GPU"
+        values.derive("nproc_per_node", processes, why if gpus else "no whole GPUs")
+    why = "one task per process" if is_by_srun else "one task per node"
+    values.derive("options.ntasks_per_node", processes if is_by_srun else 1, why)
+    return int(processes)
 
 
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
-    """Set the CPUs of a task to its GPUs' share of the node.
+    """Set --cpus-per-task to the share of the node's CPUs that belongs to the task's GPUs.
 
-    The option is not set for an exclusive node whose CPUs are not known, because the job has all of them.
+    The option is not set on an exclusive node with an unknown number of CPUs, because the job has all of them.
     """
     nodes = _fitting_nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
     maximum = min(filter(None, limits), default=None)
+    # `share` is the CPUs for each process, or for each GPU of a single process.
     share = partition.cpus_per_gpu or _smallest_share(nodes, "cpus_per_node", 1)
     share = share and max(1, share // partition.processes_per_gpu)
     if share and shards and partition.shards_per_gpu:
         share = max(1, share * shards // partition.shards_per_gpu)
     if not share and not maximum and (values.get("options.exclusive") or partition.exclusive):
         return
-    guessed = not share and (gpus or shards)
-    if share is None or not mode.uses_gpus or not (gpus or shards):
+    uses_gpus = mode.uses_gpus and (gpus or shards)
+    is_guess = not share and (gpus or shards)
+    if share is None or not uses_gpus:
         share = min(DEFAULT_CPUS, maximum or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
-    processes = values.get("nproc_per_node") if mode.several_processes else max(1, gpus)
-    cpus = share * max(1, processes // tasks)
+    shares = values.get("nproc_per_node") if mode.several_processes else max(1, gpus)
+    cpus = share * max(1, shares // tasks)
     if maximum:
         cpus = max(1, min(cpus, maximum // tasks))
     guess = f"{GUESS_START}; write cpus_per_gpu of the partition into the profile"
-    values.derive("options.cpus_per_task", cpus, guess if guessed else f"{share} per process or GPU")
+    values.derive("options.cpus_per_task", cpus, guess if is_guess else f"{share} per process or GPU")
 
 
 def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
     """Return the kinds of nodes that have the job's GPUs and shards; all kinds if no kind has enough."""
     gres = gres_amounts(values.get("options.gres") or "")
     in_gres = [(gpu_type, count) for name, gpu_type, count in gres if name == "gpu"]
-    pairs = in_gres or gpu_amounts(values.get("options.gpus_per_node")) or (("", gpus),)
-    with_gpus = partition.kinds([(gpu_type or _required_type(partition), count) for gpu_type, count in pairs])
+    amounts = in_gres or gpu_amounts(values.get("options.gpus_per_node")) or (("", gpus),)
+    with_gpus = partition.kinds(
+        [(gpu_type or _required_type(partition), count) for gpu_type, count in amounts]
+    )
     fitting = [node for node in with_gpus if node.shards_per_gpu or not shards]
     return fitting or with_gpus or partition.kinds()
 
 
 def _smallest_share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
-    """Return the share of `gpus` GPUs in a resource of their node: of all kinds of nodes, the smallest.
+    """Return how much of a node's resource belongs to `gpus` of its GPUs, on the node where that is least.
 
-    `name` is the resource's attribute of NodeFacts, such as cpus_per_node. The share is None if no node's
-    resource and GPUs are known.
+    `name` is the resource's attribute of NodeFacts, such as cpus_per_node. The result is None if the resource
+    or the GPUs of each node are unknown.
     """
     shares = [
-        max(1, whole * min(gpus, node.gpus_per_node) // node.gpus_per_node)
+        max(1, amount * min(gpus, node.gpus_per_node) // node.gpus_per_node)
         for node in nodes
-        if (whole := getattr(node, name)) and node.gpus_per_node
+        if (amount := getattr(node, name)) and node.gpus_per_node
     ]
     return min(shares, default=None)
 
@@ -352,11 +360,11 @@ def derive_memory(values: DecidedValues, profile: Profile, partition: Partition,
     smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
     maximum = min(filter(None, (smallest, partition.mem_per_node_max)), default=0)
     if gpus and not maximum and not partition.exclusive and _takes_all_gpus(nodes, gpus):
-        values.derive("options.mem", Memory(0), WHOLE_MEMORY)
+        values.derive("options.mem", Memory(0), _WHY_ALL_MEMORY)
     elif gpus and values.get("options.exclusive") is None:
         share = _smallest_share(nodes, "mem_per_node", gpus)
         mem = min(filter(None, (share, partition.mem_per_node_max)), default=0)
-        # Slurm gives a node 1 MiB if slurm.conf has no RealMemory: such a job requests no memory.
+        # 1 MiB is Slurm's value for a node without RealMemory in slurm.conf; the job then requests no memory.
         values.derive("options.mem", Memory(mem) if mem > 1 else None, "the GPUs' share of a node")
     elif maximum > 1 and partition.mem_per_cpu_default and profile.limits.memory_consumable is not False:
         cpus = (values.get("options.ntasks_per_node") or 1) * (values.get("options.cpus_per_task") or 1)
