@@ -16,7 +16,7 @@ HEAD = "programs:\n  a:\n    command: [a]\n    main: true\n"
 def shares(text: str, profile: str = "msu") -> dict[str, tuple[int, int, int]]:
     """First node, nodes and GPUs of each program."""
     return {
-        program.name: (program.share.first, program.share.nodes, program.share.gpus)
+        program.name: (program.share.first_node, program.share.nodes, program.share.gpus_per_node)
         for program in several(text, profile).programs
     }
 
@@ -126,7 +126,7 @@ def test_replicas_are_spread_over_nodes_and_a_sidecar_takes_nothing(
 ) -> None:
     job = several(HEAD + f"    nodes: 1\n    gpus: 2\n  b: {{command: [b], {keys}}}\n")
     share = job.programs[1].share
-    assert (share.first, share.nodes, share.gpus) == (first, nodes, gpus)
+    assert (share.first_node, share.nodes, share.gpus_per_node) == (first, nodes, gpus)
     assert (job.directives["nodes"], job.directives["gpus-per-node"]) == of_job
 
 

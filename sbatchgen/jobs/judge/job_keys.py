@@ -20,7 +20,7 @@ from sbatchgen.jobs.inputs.options import LONG_NAMES
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.jobs.judge.job_check import JudgedJob
 from sbatchgen.jobs.render.launch import needs_rendezvous, uses_data
-from sbatchgen.jobs.resolved.resolved_job import TOGETHER, JobProgram, ResolvedJob
+from sbatchgen.jobs.resolved.resolved_job import BY_PROGRAMS, JobProgram, ResolvedJob
 from sbatchgen.jobs.runtimes.base import NoFacts
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
@@ -329,7 +329,7 @@ def _starts_ranks(program: JobProgram) -> bool:
 
 
 def _resumes(program: JobProgram) -> bool:
-    return program.share.main and _is_trainer(program)
+    return program.share.is_main and _is_trainer(program)
 
 
 # Keys of a job that only some programs use, each with the test whether a program uses the key.
@@ -344,7 +344,7 @@ _IS_USED_BY: dict[str, Callable[[JobProgram], bool]] = {
     "python": lambda program: _is_trainer(program) or bool(program.share.preset),
     "starter": _starts_ranks,
     "gpu_visibility": _starts_ranks,
-    "master_addr": lambda program: needs_rendezvous(program.job) and not program.share.first,
+    "master_addr": lambda program: needs_rendezvous(program.job) and not program.share.first_node,
     **{f"network.{name}": _is_parallel for name in NETWORK_VARIABLES},
     "options.cpus_per_task": lambda program: program.spec.cpus is None and not program.spec.beside,
     "options.gpus_per_node": lambda program: program.spec.gpus is None and not program.spec.beside,
@@ -362,9 +362,9 @@ def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
         if getattr(program.spec, key) is not None and not _is_trainer(program):
             yield key, "is a command"
     for key in _RESUME_KEYS:
-        if getattr(program.spec, key) is not None and _is_trainer(program) and not program.share.main:
+        if getattr(program.spec, key) is not None and _is_trainer(program) and not program.share.is_main:
             yield key, "is not the main program, which alone is stopped and resumed"
-    if program.spec.restarts and program.share.main:
+    if program.spec.restarts and program.share.is_main:
         yield "restarts", "is the main program, whose end is that of the job"
 
 
@@ -375,7 +375,7 @@ def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
     """
     for job in resolved.jobs:
         for value, origin in [(None, job.origin(key)), *job.overridden.get(key, ())]:
-            is_users = origin.level >= Level.PROJECT and str(origin) not in ("", TOGETHER)
+            is_users = origin.level >= Level.PROJECT and str(origin) not in ("", BY_PROGRAMS)
             if is_users and not (key == "resume" and value == "off"):
                 return origin
     return None

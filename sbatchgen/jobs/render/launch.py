@@ -277,24 +277,24 @@ def _share_options(share: Share) -> Iterator[tuple[str, str]]:
     With --exact, steps run at the same time if each step names its memory. With --overlap, they would get the
     same GPUs.
     """
-    yield "job-name", f'"{share.own_word}"' if share.replicas else share.name
+    yield "job-name", f'"{share.bash_name}"' if share.replicas else share.name
     yield "nodelist", f'"${share.name.variable}_HOSTS"'
     yield "nodes", str(share.nodes)
-    yield "ntasks", str(share.nodes * share.tasks)
-    if share.tasks > 1:
-        yield "ntasks-per-node", str(share.tasks)
-    if share.cpus:
-        yield "cpus-per-task", str(max(1, share.cpus // share.tasks))
-    if share.gpus_option:
-        yield share.gpus_option, f"gpu:{share.gpus}" if share.gpus_option == "gres" else str(share.gpus)
+    yield "ntasks", str(share.nodes * share.tasks_per_node)
+    if share.tasks_per_node > 1:
+        yield "ntasks-per-node", str(share.tasks_per_node)
+    if share.cpus_per_node:
+        yield "cpus-per-task", str(max(1, share.cpus_per_node // share.tasks_per_node))
+    if share.gpu_option:
+        yield share.gpu_option, f"gpu:{share.gpus_per_node}" if share.gpu_option == "gres" else str(share.gpus_per_node)
     if share.beside:
         yield "overlap", ""  # the step uses the GPUs and CPUs of the program that it runs beside
-    elif share.shared:
+    elif share.shares_node:
         yield "exact", ""
-    if share.beside or share.shared:
+    if share.beside or share.shares_node:
         yield "mem", "0"
-    if not share.main:  # a file for each task, because srun waits until every process has closed its output
-        yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.own_word}.%t.log"'
+    if not share.is_main:  # a file for each task, because srun waits until every process has closed its output
+        yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.bash_name}.%t.log"'
         yield "open-mode", "append"
 
 

@@ -20,7 +20,7 @@ from sbatchgen.jobs.inputs.start_settings import SETUPS
 from sbatchgen.jobs.render import SECOND_PART, arguments, exports, launch
 from sbatchgen.jobs.render.templates import environment_of, render_template
 from sbatchgen.jobs.resolved.request import Request
-from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, one_at_a_time
+from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.runtimes.base import absolute, inherits_variable
 
@@ -162,7 +162,7 @@ def _array_variables(resolved: ResolvedJob) -> dict[str, Any]:
     return {
         "job_id": _job_id(resolved),
         "array": bool(array),
-        "array_element": bool(array) and sweep is None and not one_at_a_time(array),
+        "array_element": bool(array) and sweep is None and not runs_one_by_one(array),
         "points": arguments.point_cases(resolved),
         "point_says": arguments.point_name(resolved),
         "points_carried": sweep is not None and sweep.carried,

@@ -26,7 +26,7 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
     `folder_variable` is the name of the bash variable with the folder of submission.
     """
     programs = resolved.programs
-    main = next((program.name for program in programs if program.share.main), "")
+    main = next((program.name for program in programs if program.share.is_main), "")
     instances = [word for program in programs if program.name != main for word in _bash_names(program)]
     signs = {sign for program in programs for sign in program.ready.signs}
     ports = sum(program.share.instances for program in programs)
@@ -65,7 +65,7 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
 def _bash_names(program: JobProgram) -> Iterator[str]:
     """Yield the program's name in the script, as a word of bash; replicas are one word with braces."""
     share = program.share
-    yield f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.words[0]
+    yield f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.bash_names[0]
 
 
 def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
@@ -129,13 +129,13 @@ def _program_function(program: JobProgram, folder_variable: str) -> _Function:
 def _start_lines(program: JobProgram, folder_variable: str) -> Iterator[str]:
     """Yield the lines that start a program; each program except the main one has its own log."""
     job, share = program.job, program.share
-    if not (job.slurm or share.main):
-        yield f'exec >>"{_LOGS}/{share.own_word}.0.log" 2>&1'
+    if not (job.slurm or share.is_main):
+        yield f'exec >>"{_LOGS}/{share.bash_name}.0.log" 2>&1'
     yield from (f"export {line}" for line in quoting.packed(_program_exports(program)))
     command = launch.command(job, exports.exported_names(job), launch.mounted_folders(job, folder_variable))
     # srun's messages about the ends of tasks go to a file of their own: after TERM there is one for each task
-    has_srun_log = job.slurm and not share.main
-    messages = [f'2>>"{_LOGS}/{share.own_word}.srun.log"'] if has_srun_log else []
+    has_srun_log = job.slurm and not share.is_main
+    messages = [f'2>>"{_LOGS}/{share.bash_name}.srun.log"'] if has_srun_log else []
     yield " \\\n        ".join(quoting.packed([*command, *messages]))
 
 
@@ -148,9 +148,9 @@ def _all_address_lines(programs: Sequence[JobProgram], *, slurm: bool) -> Iterat
             yield from _replica_address_lines(program, number, slurm=slurm)
         else:
             yield from _address_lines(program, port, slurm=slurm)
-        for _, fact, words in program.lists:
+        for _, fact, suffix in program.lists:
             variable = f"{program.name.variable}_{fact.upper()}"
-            if words:
+            if suffix:
                 yield f'export {variable}_WORDS="${{{variable}//,/ }}"'
                 yield f"{variable}_LIST=(${{{variable}//,/ }})"
         number += program.share.instances
@@ -159,9 +159,9 @@ def _all_address_lines(programs: Sequence[JobProgram], *, slurm: bool) -> Iterat
 def _address_lines(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
     """Yield the lines that set the addresses of a program without replicas."""
     name, share, variable = program.name, program.share, program.name.variable
-    host = hosts = f"${{hosts[{share.first if slurm else 0}]}}"
+    host = hosts = f"${{hosts[{share.first_node if slurm else 0}]}}"
     if share.nodes > 1 and slurm:
-        hosts = f"$(nodes {share.first} {share.nodes})"
+        hosts = f"$(nodes {share.first_node} {share.nodes})"
     yield f"nodes_of[{name}]={hosts} ports_of[{name}]={port}"
     words = (f"{variable}_HOST={host}", f"{variable}_HOSTS={hosts}", f"{variable}_PORT={port}")
     yield from (f"export {line}" for line in quoting.packed(words))
@@ -173,16 +173,16 @@ def _replica_address_lines(program: JobProgram, number: int, *, slurm: bool) -> 
     """Yield the lines that set the addresses of a program's replicas; `number` is the first one's port."""
     name, share, variable = program.name, program.share, program.name.variable
     words = next(_bash_names(program))
-    place = "$number" if share.on_node == 1 else f"$number / {share.on_node}"
-    at = f"{share.first} + {place}".replace("$", "") if share.first else place.replace("$", "")
+    place = "$number" if share.replicas_per_node == 1 else f"$number / {share.replicas_per_node}"
+    at = f"{share.first_node} + {place}".replace("$", "") if share.first_node else place.replace("$", "")
     hosts = f"${{hosts[{at if slurm else 0}]}}"
     if share.nodes > 1 and slurm:
-        hosts = f"$(nodes $(({share.first} + number * {share.nodes})) {share.nodes})"
+        hosts = f"$(nodes $(({share.first_node} + number * {share.nodes})) {share.nodes})"
     numbers = words.partition(".")[2]
     yield f"for number in {numbers}; do # the replicas of {name}, each with a port of its own"
     yield f"    nodes_of[{name}.$number]={hosts} ports_of[{name}.$number]=$((port + {number} + number))"
     yield "done"
-    all_hosts = f"$(nodes {share.first} {share.all_nodes})" if slurm else "${hosts[0]}"
+    all_hosts = f"$(nodes {share.first_node} {share.all_nodes})" if slurm else "${hosts[0]}"
     yield f"export {variable}_HOSTS={all_hosts} {variable}_URLS=$(urls {words})"
 
 
@@ -190,14 +190,14 @@ def _program_exports(program: JobProgram) -> Iterator[str]:
     """Yield the variables that only this program gets."""
     job, variable = program.job, program.name.variable
     if program.share.replicas:
-        replica = program.share.own_word
+        replica = program.share.bash_name
         yield f"{variable}_REPLICA=$1"
         yield f"{variable}_HOSTS=${{nodes_of[{replica}]}}"
         yield f"{variable}_HOST=${{nodes_of[{replica}]%%,*}}"
         yield f"{variable}_PORT=${{ports_of[{replica}]}}"
     if launch.needs_rendezvous(job):
         # the profile's command prints the address of the node on which it runs, the job's first node
-        command = job.settings.master_addr if not program.share.first else ""
+        command = job.settings.master_addr if not program.share.first_node else ""
         yield f"MASTER_ADDR=$({command})" if command else f"MASTER_ADDR=${variable}_HOST"
         yield f"MASTER_PORT=${variable}_PORT"
     for name in program.spec.env:
@@ -214,5 +214,5 @@ def _ready_test(program: JobProgram) -> str:
     (sign,) = program.ready.signs
     text = getattr(program.ready, sign)
     word = quoting.word(text) if sign == "log" else arguments.word(text, program.job)
-    tasks = f" {program.share.tasks}" if sign == "log" and program.share.tasks > 1 else ""
+    tasks = f" {program.share.tasks_per_node}" if sign == "log" and program.share.tasks_per_node > 1 else ""
     return f"asks_{sign} {word}{tasks}"

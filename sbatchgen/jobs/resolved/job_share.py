@@ -102,8 +102,8 @@ def _most_gpus(values: DecidedValues, profile: Profile, partition: Partition) ->
     others have slices of GPUs, it is one slice. A job on one node gets no more than the limits of its
     partition and QOS allow.
 
-    On a partition with slices, the function also sets options.gpus_per_node with a type of whole GPUs. Without
-    a type, Slurm may give slices.
+    On a partition with slices, the function also sets options.gpus_per_node with a type of whole GPUs. Slurm
+    may give slices to a job that names no type.
     """
     nodes = max(1, values.get("options.nodes"))
     supplies = _supplies(partition, nodes)
@@ -289,7 +289,7 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
 def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: int, mode: Mode) -> None:
     """Set --cpus-per-task to the share of the node's CPUs that belongs to the task's GPUs.
 
-    The option is not set on an exclusive node with an unknown number of CPUs, because the job has all of them.
+    The option is not set on an exclusive node whose number of CPUs is unknown: the job has all of them.
     """
     nodes = _fitting_nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]

@@ -85,7 +85,7 @@ def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
     values |= {"ready.hosts": program.ready.hosts if program.ready.hosts != "all" else None}
     values |= {name: getattr(spec, name) for name in ("needs", "main", "once", "optional", "restarts")}
     values |= {"replicas": share.replicas, "beside": share.beside}
-    values |= {"options.nodes": share.all_nodes, "options.gpus_per_node": share.gpus}
+    values |= {"options.nodes": share.all_nodes, "options.gpus_per_node": share.gpus_per_node}
     for key, value in values.items():
         if value not in (None, False, (), 0, ""):
             setting = _setting(key, value, origin)

@@ -17,9 +17,12 @@ from sbatchgen.jobs.resolved.written_programs import (
     texts_of,
 )
 
-MAX_PROGRAMS = 64  # programs of a job, including replicas; each gets a port
-# A variable of a program in older releases, without the present prefix.
+MAX_PROGRAMS = 64  # programs of a job, each replica counted; each gets a port
+# $SERVER_HOST or ${SERVER_PORT}: a variable of a program in older releases, without today's prefix.
 _OLD_VARIABLE = re.compile(r"\$\{?([A-Z][A-Z0-9_]*)_(HOSTS?|PORT)\b")
+
+
+_Fault = tuple[str, str, str]  # the flat key that is wrong, such as "programs.server.needs"; why; and a fix
 
 
 def refuse_faults(programs: Sequence[WrittenProgram], layers: Sequence[Layer]) -> None:
@@ -31,14 +34,15 @@ def refuse_faults(programs: Sequence[WrittenProgram], layers: Sequence[Layer]) -
     ]
     faults += (fault for program in programs for fault in _old_variable_faults(program, programs, layers))
     if faults:
+        # A key that is not written, such as `needs`, has the place of the key above it.
         at = {key: places.get(key) or places.get(key.rpartition(".")[0], "programs") for key, *_ in faults}
         raise CommandLineError([Problem(what, at[key], fix) for key, what, fix in faults])
 
 
 def _joint_faults(
     programs: Sequence[WrittenProgram], layers: Sequence[Layer]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the faults that concern several programs or the whole job: the key, the problem, and a fix."""
+) -> Iterator[_Fault]:
+    """Yield the faults that concern several programs or the whole job."""
     instances = sum(int(program.spec.replicas or 1) for program in programs)
     if instances > MAX_PROGRAMS:
         yield "programs", f"{instances} programs, and a job has at most {MAX_PROGRAMS}", "join some of them"
@@ -51,7 +55,7 @@ def _joint_faults(
     written = {
         key: value for layer in layers if layer.level >= Level.PROJECT for key, value in layer.values.items()
     }
-    nodes = max(program.first + all_nodes(program) for program in programs)
+    nodes = max(program.first_node + all_nodes(program) for program in programs)
     if written.get("options.nodes", nodes) != nodes:
         yield "options.nodes", f"{written['options.nodes']} nodes, and the programs have {nodes}", "remove it"
     all_name_gpus = all(program.spec.gpus is not None for program in programs)
@@ -65,18 +69,18 @@ def _joint_faults(
 
 def _program_faults(
     program: WrittenProgram, programs: Sequence[WrittenProgram]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield the faults of one program, such as names of unknown programs: the key, the problem, and a fix."""
+) -> Iterator[_Fault]:
+    """Yield the faults of one program, such as names of unknown programs."""
     names, key = [other.name for other in programs], f"{KEY_PREFIX}{program.name}"
     for other in program.spec.needs:
         if other not in names:
             what = f"{program.name} needs '{other}', which is not a program"
             yield f"{key}.needs", what, did_you_mean(other, names)
     if beside := program.spec.beside:
-        hosts = [other.name for other in programs if other is not program and not other.spec.beside]
-        if beside not in hosts:
+        on_nodes = [other.name for other in programs if other is not program and not other.spec.beside]
+        if beside not in on_nodes:
             what = f"{program.name} runs beside '{beside}', which has no nodes here"
-            yield f"{key}.beside", what, did_you_mean(beside, hosts)
+            yield f"{key}.beside", what, did_you_mean(beside, on_nodes)
     replicas, nodes = int(program.spec.replicas or 1), int(program.spec.nodes or 1)
     if replicas % nodes and nodes % replicas:
         what = f"{replicas} replicas on {nodes} nodes: they have not all the same share"
@@ -97,21 +101,22 @@ def _program_faults(
 
 def _old_variable_faults(
     program: WrittenProgram, programs: Sequence[WrittenProgram], layers: Sequence[Layer]
-) -> Iterator[tuple[str, str, str]]:
+) -> Iterator[_Fault]:
     """Yield a fault for each variable of an older release, such as SERVER_HOST without a prefix.
 
-    The bare names were given up, because a program may read such a variable as a setting of its own.
+    Variables got the prefix because a program may read SERVER_HOST as a setting of its own. A variable that
+    the job itself sets is no fault.
     """
-    bare = {other.name.variable_part: other.name for other in programs}
+    names_by_variable = {other.name.variable_part: other.name for other in programs}  # "SERVER" -> "server"
     texts = [*texts_of(program.spec)]
-    known = {key: value for layer in layers for key, value in layer.values.items()}
-    lines = [line for name in SETUPS for line in known.get(name) or ()]
+    values = {key: value for layer in layers for key, value in layer.values.items()}
+    setup_lines = [line for name in SETUPS for line in values.get(name) or ()]
     for text in texts:
         for match in _OLD_VARIABLE.finditer(text):
-            stem, fact = match.groups()
-            old, name = f"{stem}_{fact}", bare.get(stem)
-            is_set = any(f"{old}=" in other for other in (*texts, *lines))
-            is_set = is_set or old in program.spec.env or f"env.{old}" in known
+            start, fact = match.groups()
+            old, name = f"{start}_{fact}", names_by_variable.get(start)
+            is_set = any(f"{old}=" in other for other in (*texts, *setup_lines))
+            is_set = is_set or old in program.spec.env or f"env.{old}" in values
             if name and not is_set:
                 what = f"the job has no variable {old}: those of programs begin with {ProgramName.PREFIX}"
                 fix = f"write {{{name}.{fact.lower()}}}, or ${name.variable}_{fact} where a shell reads it"
@@ -119,11 +124,11 @@ def _old_variable_faults(
 
 
 def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a circle of programs that need each other, closed by its first program; [] without a circle."""
+    """Return a circle of programs that need each other, such as [a, b, a]; [] without a circle."""
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][:0:-1]  # each program needs the next program
+        circle: list[str] = error.args[1][:0:-1]  # turned round, so that each program needs the next one
         first = circle.index(next(name for name in needs if name in circle))
         return [*circle[first:], *circle[: first + 1]]
     return []

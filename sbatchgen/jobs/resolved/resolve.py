@@ -34,7 +34,7 @@ from sbatchgen.jobs.resolved.job_share import (
     set_gpu_option,
     take_other_gres,
 )
-from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, one_at_a_time
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.runtimes import RUNTIMES
 
 DEFAULT_LAUNCHER = "torchrun"
@@ -150,7 +150,7 @@ def _derive_runtime(values: DecidedValues) -> None:
 def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) -> None:
     """Derive name, run folder, arguments, network variables, and whether the time limit requeues the job."""
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
-    consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
     restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
     resumes_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
     requeues = bool(resumes_itself and restarts and not consecutive and profile.scheduler == "slurm")
@@ -192,7 +192,7 @@ def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition
     derive_memory(values, profile, partition, gpus)
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
-    consecutive = values.get("chain") > 1 or one_at_a_time(values.get("options.array") or "")
+    consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
     restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
     values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
     # The first `derive` wins, because it changes no value that is set.

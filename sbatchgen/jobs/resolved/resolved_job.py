@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sbatchgen.base.finding import Place
 from sbatchgen.base.frozen import cached_property, frozen
@@ -23,38 +23,38 @@ from sbatchgen.jobs.runtimes.base import Runtime
 if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.sweep import Sweep
 
-TOGETHER = "the programs together"  # the origin of options that follow from the shares of several programs
+BY_PROGRAMS = "the programs together"  # the origin of options that follow from the shares of all programs
 GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind that stands for the CPUs in the partition's key gpu_cpus
-# Options that a resource request has under the same names.
-_NUMBERS = "ntasks ntasks_per_node cpus_per_task mem mem_per_cpu mem_per_gpu time time_min".split()  # noqa: SIM905
+# Options whose values a ResourceRequest has unchanged, under the same names.
+_COPIED_OPTIONS = "ntasks ntasks_per_node cpus_per_task mem mem_per_cpu mem_per_gpu time time_min".split()  # noqa: SIM905
 SNAPSHOT_CODE = ".sbatchgen/code"  # the folder of the training package in a snapshot of the code
 
 
-def one_at_a_time(array: str) -> bool:
-    """Return whether the tasks of an array run one after the other, and so continue one training."""
+def runs_one_by_one(array: str) -> bool:
+    """Return whether the tasks of --array run one after the other, as in 0-9%1, and continue one training."""
     return array.endswith("%1")
 
 
 @frozen(kw_only=True, eq=False)
 class Share:
-    """The share of a program in its job: its nodes from `first` on, and the GPUs and CPUs of each node.
+    """The nodes, GPUs and CPUs of a program in its job.
 
-    The nodes, GPUs and CPUs of a program with replicas are those of each replica.
+    `nodes`, `gpus_per_node` and `cpus_per_node` are the share of one replica, if the program has replicas.
     """
 
     name: ProgramName
-    main: bool  # whether the job ends when the program ends
-    first: int  # the number of its first node in the job
+    is_main: bool  # whether the job ends when the program ends
+    first_node: int  # the number of its first node in the job, counted from 0
     nodes: int
-    shared: bool  # whether other programs run on its first node
-    tasks: int  # number of Slurm's tasks on each of its nodes
-    gpus: int  # number of GPUs on each of its nodes
-    cpus: int  # number of CPUs on each of its nodes; 0 for all of them
-    gpus_option: Literal["", "gpus-per-node", "gres"]  # srun's option for GPUs; "" in a job without GPUs
-    preset: str = ""  # a service that runs on each of its nodes next to its command, such as "ray"; or ""
+    shares_node: bool  # whether other programs or replicas run on its first node
+    tasks_per_node: int  # Slurm's tasks
+    gpus_per_node: int
+    cpus_per_node: int  # 0 for all CPUs of the node
+    gpu_option: Literal["", "gpus-per-node", "gres"]  # srun's option for GPUs; "" in a job without GPUs
+    preset: str = ""  # a service that runs on each of its nodes next to its command: "ray" or ""
     replicas: int = 0  # how often it runs; 0 without replicas
-    on_node: int = 1  # number of replicas on each of its nodes
-    beside: str = ""  # the program whose nodes, GPUs and CPUs it also uses; or ""
+    replicas_per_node: int = 1
+    beside: str = ""  # the name of the program whose nodes, GPUs and CPUs it also uses; or ""
 
     @property
     def instances(self) -> int:
@@ -63,18 +63,26 @@ class Share:
 
     @property
     def all_nodes(self) -> int:
-        """The number of its nodes, all replicas together."""
-        return self.instances // self.on_node * self.nodes
+        """The number of the program's nodes, all replicas together."""
+        return self.instances // self.replicas_per_node * self.nodes
 
     @property
-    def words(self) -> tuple[str, ...]:
-        """The names of the program in the script, as words of bash: "server", or "worker.3" for a replica."""
+    def bash_names(self) -> tuple[str, ...]:
+        """The name of each instance in the script: "server", or "worker.0" and so on for replicas."""
         return tuple(f"{self.name}.{number}" for number in range(self.replicas)) or (self.name,)
 
     @property
-    def own_word(self) -> str:
-        """The name of the program in the bash function that starts it; a replica's number is argument 1."""
+    def bash_name(self) -> str:
+        """The name of an instance in the bash function that starts it; a replica's number is argument 1."""
         return f"{self.name}.$1" if self.replicas else self.name
+
+
+class NamedList(NamedTuple):
+    """A list of hosts, ports or addresses that a text names, such as {server.urls[@]}."""
+
+    program: str  # "server"
+    fact: str  # "urls"
+    suffix: str  # "[@]" if each item becomes an argument of its own, else ""
 
 
 @frozen(kw_only=True, eq=False)
@@ -85,8 +93,7 @@ class JobProgram:
     share: Share
     spec: ProgramSpec  # as the user wrote it
     ready: Ready  # its texts have {env:host} and {env:port} for the host and port that the script probes
-    # Lists of its facts that the job's programs name: its name, the fact, and "[@]" for a word each, or "".
-    lists: tuple[tuple[str, str, str], ...] = ()
+    lists: tuple[NamedList, ...] = ()  # lists about this program that any program of the job names
 
     @property
     def name(self) -> ProgramName:
@@ -94,7 +101,7 @@ class JobProgram:
         return self.share.name
 
     def has_runtime_of(self, job: ResolvedJob) -> bool:
-        """Return whether the program runs in the same environment or image as the main program."""
+        """Return whether the program runs in the same environment or image as a job."""
         return (self.job.runtime, self.job.software) == (job.runtime, job.software)
 
 
@@ -104,10 +111,12 @@ class ResolvedJob:
 
     `settings` are the profile's settings of how jobs start, merged with the partition's and the job's.
     `step` has options of the srun that starts the training: "true" for a flag, "false" to leave it out.
-    `software` has the values of the runtimes' job keys that are set, such as `image`.
-    `gpus_per_node` is what the job gets, even if the cluster gives GPUs to jobs that request none.
-    `passed_over` has the partitions that were not chosen, each with the reason, if the user named none.
-    `origins` and `overridden` have the origin of each flat key's value, and the values that it overrode.
+    `software` has the values of a runtime's keys that are set, such as `image`.
+    `gpus_per_node` also counts GPUs that the cluster gives to jobs without a request for GPUs.
+    `passed_over` has the partitions that sbatchgen did not choose, each with the reason; it is {} if the user
+    names a partition.
+    `origins` has the origin of each value, by flat key such as "options.nodes". `overridden` has the values
+    of lower layers with their origins, the highest layer first.
     """
 
     profile: Profile
@@ -144,8 +153,9 @@ class ResolvedJob:
     origins: Mapping[str, Origin]
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
     sweep: Sweep | None = None
-    programs: tuple[JobProgram, ...] = ()  # all programs of a job with several; the job is the main program
-    share: Share | None = None  # the share of a program that is resolved as a job of its own
+    # All programs of a job with several; the job itself then has the values of its main program.
+    programs: tuple[JobProgram, ...] = ()
+    share: Share | None = None  # the program's share, if this is a program resolved as a job of its own
     passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -185,10 +195,14 @@ class ResolvedJob:
 
     @property
     def extended(self) -> dict[str, tuple[str, str]]:
-        """The variables that extend the container's value, each with the texts before and after it."""
+        """The variables that extend the container's value, each with the texts before and after that value.
+
+        For example, "PATH" -> ("/opt/bin:", "") for the variable PATH=/opt/bin:${PATH}.
+        """
+        if not self.runtime.is_container:
+            return {}
         parts = {name: (value or "").split(f"${{{name}}}") for name, value in self.env.items()}
-        inside = self.runtime.is_container
-        return {name: (two[0], two[1]) for name, two in parts.items() if inside and len(two) == 2}
+        return {name: (texts[0], texts[1]) for name, texts in parts.items() if len(texts) == 2}
 
     @property
     def hides_user_packages(self) -> bool:
@@ -214,18 +228,22 @@ class ResolvedJob:
 
     @property
     def gpus_of_programs(self) -> int:
-        """The largest number of GPUs that all programs together use on a node."""
+        """The number of GPUs that all programs together use on the node where they use the most."""
         shares = [program.share for program in self.programs if not program.share.beside]
-        nodes = range(max(share.first + share.all_nodes for share in shares))
+        nodes = range(max(share.first_node + share.all_nodes for share in shares))
         return max(
-            sum(share.gpus * share.on_node for share in shares if 0 <= node - share.first < share.all_nodes)
+            sum(
+                share.gpus_per_node * share.replicas_per_node
+                for share in shares
+                if 0 <= node - share.first_node < share.all_nodes
+            )
             for node in nodes
         )
 
     @property
     def main(self) -> ResolvedJob:
-        """Its main program as a job of its own; the job itself if it has only one program."""
-        return next((program.job for program in self.programs if program.share.main), self)
+        """The job's main program as a job of its own; the job itself if it has only one program."""
+        return next((program.job for program in self.programs if program.share.is_main), self)
 
     @property
     def fits_nowhere(self) -> bool:
@@ -239,9 +257,9 @@ class ResolvedJob:
 
     @property
     def code(self) -> str | None:
-        """The folder that holds the training package; None for the one that sbatchgen brings."""
-        copy = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
-        return self.profile.paths.code or copy
+        """The folder that holds the training package; None for the package that sbatchgen brings."""
+        in_snapshot = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
+        return self.profile.paths.code or in_snapshot
 
     @property
     def shards(self) -> int:
@@ -261,7 +279,7 @@ class ResolvedJob:
 
     @property
     def never_asks(self) -> bool:
-        """Whether the job is not resumed because its trainer never asks for a restart."""
+        """Whether `resume` is off only because the job's own trainer never asks for a restart."""
         return self.slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 
     @property
@@ -276,13 +294,13 @@ class ResolvedJob:
 
     @property
     def consecutive(self) -> bool:
-        """Whether several jobs, of a chain or an array, continue one training one after the other."""
-        several = self.chain > 1 or one_at_a_time(self.options.array or "")
-        return self.slurm and self.stoppable and several and not self.sweep
+        """Whether the jobs of a chain, or the tasks of an array, continue one training in turn."""
+        has_several_jobs = self.chain > 1 or runs_one_by_one(self.options.array or "")
+        return self.slurm and self.stoppable and has_several_jobs and not self.sweep
 
     @property
     def restartable(self) -> bool:
-        """Whether the training continues after a job that was stopped: requeued, or in the next job."""
+        """Whether the training continues when the job is stopped: after a requeue, or in the next job."""
         return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
 
     def origin(self, key: str) -> Origin:
@@ -298,7 +316,7 @@ class ResolvedJob:
     def resources(self) -> ResourceRequest:
         """The job's request to Slurm."""
         options = self.options
-        numbers: dict[str, Any] = {name: getattr(options, name) for name in _NUMBERS}
+        copied: dict[str, Any] = {name: getattr(options, name) for name in _COPIED_OPTIONS}
         gpus: dict[str, Any] = {
             name: gpu_amounts(getattr(options, name)) for name in GPU_OPTIONS if name != "gres"
         }
@@ -307,7 +325,7 @@ class ResolvedJob:
             places={name: Place(str(self.origin(key))) for name, _, key in self._directives()},
             nodes_min=options.nodes,
             nodes_max=options.nodes,
-            **numbers,
+            **copied,
             **gpus,
             gres=gres_amounts(options.gres or ""),
             default_partition=self.profile.default_partition or self.partition_name or None,
@@ -319,7 +337,7 @@ class ResolvedJob:
         directives = []
         for name, value in vars(self.options).items():
             long, key = LONG_NAMES[name], f"options.{name}"
-            if name == "requeue" and value is False:
+            if name == "requeue" and value is False:  # of other options, False gives no directive
                 directives.append(("no-requeue", "", key))
             elif value is not None and value is not False:
                 directives.append((long, "" if value is True else str(value), key))

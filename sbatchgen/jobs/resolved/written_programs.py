@@ -8,9 +8,9 @@ from sbatchgen.base.texts import ProgramName
 from sbatchgen.jobs.inputs.job_file import ProgramSpec
 from sbatchgen.jobs.inputs.layers import Layer
 
-KEY_PREFIX = "programs."  # of the flat key of a program: "programs.server"
+KEY_PREFIX = "programs."  # the start of a program's flat key, such as "programs.server"
 FACTS = ("host", "hosts", "port", "nodes", "urls", "replica")  # facts of a program that any program may name
-# {port}, {server.host} or {server.urls[@]}; [@] makes each word of a list an argument
+# {port}, {server.host} or {server.urls[@]}; with [@], each item of a list becomes an argument of its own
 FACT_PATTERN = re.compile(rf"(?<![{{$])\{{(?:([A-Za-z][\w-]*)\.)?({'|'.join(FACTS)})(\[@\])?\}}(?!\}})")
 
 
@@ -19,10 +19,10 @@ class WrittenProgram(NamedTuple):
 
     name: ProgramName
     spec: ProgramSpec
-    first: int  # the number of its first node in the job
+    first_node: int  # the number of its first node in the job, counted from 0
     nodes: int  # number of nodes of each replica
-    shared: bool  # whether other programs or replicas run on its node
-    on_node: int = 1  # number of replicas on each of its nodes
+    shares_node: bool  # whether other programs or replicas run on its first node
+    replicas_per_node: int = 1
 
 
 def written_programs(layers: Sequence[Layer]) -> list[WrittenProgram]:
@@ -37,54 +37,58 @@ def written_programs(layers: Sequence[Layer]) -> list[WrittenProgram]:
             specs[ProgramName(key.removeprefix(KEY_PREFIX))] = value
     order = sorted(specs, key=lambda name: (not specs[name].nodes, not specs[name].main))
     main = next((name for name in order if specs[name].main), ProgramName())
-    next_node, first_nodes = 0, {}
+    next_node = 0
+    first_nodes: dict[ProgramName, int] = {}  # of the programs with `nodes`
     for name in order:
         if nodes := specs[name].nodes:
             first_nodes[name], next_node = next_node, next_node + nodes
     shared_node = first_nodes.get(main, next_node)
     programs = [
-        _placed(name, spec, first_nodes.get(name, shared_node), own=name in first_nodes)
+        _placed(name, spec, first_nodes.get(name, shared_node), has_own_nodes=name in first_nodes)
         for name, spec in specs.items()
     ]
-    is_shared = any(name not in first_nodes and not spec.beside for name, spec in specs.items())
+    # Programs with neither `nodes` nor `beside` run on the main program's first node.
+    main_shares_node = any(name not in first_nodes and not spec.beside for name, spec in specs.items())
     programs = [
-        program._replace(shared=program.shared or (program.name == main and is_shared))
+        program._replace(shares_node=program.shares_node or (program.name == main and main_shares_node))
         for program in programs
     ]
     return [_placed_beside(program, programs) if program.spec.beside else program for program in programs]
 
 
-def _placed(name: ProgramName, spec: ProgramSpec, first: int, *, own: bool) -> WrittenProgram:
-    """Return a program on its nodes, or on the node that it shares; its replicas are spread over the nodes.
-
-    `first` is the number of the first node; `own` is whether other programs have no place there.
-    """
+def _placed(name: ProgramName, spec: ProgramSpec, first_node: int, *, has_own_nodes: bool) -> WrittenProgram:
+    """Return a program on its own nodes, or on the node that it shares; its replicas are spread over them."""
     replicas, nodes = spec.replicas or 1, spec.nodes or 1
-    on_node = max(1, replicas // nodes)
-    nodes_each = max(1, nodes // replicas)
-    return WrittenProgram(name, spec, first, nodes=nodes_each, shared=not own or on_node > 1, on_node=on_node)
+    replicas_per_node = max(1, replicas // nodes)
+    return WrittenProgram(
+        name,
+        spec,
+        first_node,
+        nodes=max(1, nodes // replicas),
+        shares_node=not has_own_nodes or replicas_per_node > 1,
+        replicas_per_node=replicas_per_node,
+    )
 
 
 def _placed_beside(program: WrittenProgram, programs: Sequence[WrittenProgram]) -> WrittenProgram:
     """Return a program that runs beside another program, with all nodes of that program."""
     other = next((other for other in programs if other.name == program.spec.beside), None)
-    if other is None:  # an unknown program is refused elsewhere
+    if other is None:  # `program_faults` refuses the name of an unknown program
         return program
-    nodes = other.nodes * max(1, int(other.spec.replicas or 1) // other.on_node)
-    return program._replace(first=other.first, nodes=nodes, shared=False)
+    return program._replace(first_node=other.first_node, nodes=all_nodes(other), shares_node=False)
 
 
 def main_program(programs: Sequence[WrittenProgram]) -> WrittenProgram:
-    """Return the main program: the one with `main`, or the first."""
+    """Return the program with `main: true`; the first program if none has it."""
     return next((program for program in programs if program.spec.main), programs[0])
 
 
 def all_nodes(program: WrittenProgram) -> int:
     """Return the number of nodes of a program with all its replicas."""
-    return program.nodes * max(1, int(program.spec.replicas or 1) // program.on_node)
+    return program.nodes * max(1, int(program.spec.replicas or 1) // program.replicas_per_node)
 
 
 def texts_of(spec: ProgramSpec) -> Iterator[str]:
-    """Yield the texts of a program that may name facts: its arguments, variables and signs of being ready."""
+    """Yield the texts of a program that may name facts: its arguments, variables and ready signs."""
     yield from (*(spec.command or ()), *(spec.args or ()), *filter(None, spec.env.values()))
     yield from (getattr(spec.ready, name) for name in spec.ready.signs)

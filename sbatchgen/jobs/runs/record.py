@@ -22,7 +22,7 @@ from sbatchgen.base.git import git, has_changes
 from sbatchgen.base.units import is_utf8
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.modes import MODES, Mode
-from sbatchgen.jobs.resolved.resolved_job import one_at_a_time
+from sbatchgen.jobs.resolved.resolved_job import runs_one_by_one
 
 FORMAT = 1  # the format of the file; a change of the fields' meanings needs another
 MAX_BYTES = 4 << 20  # bytes of a record that are read
@@ -122,7 +122,7 @@ class Record:
     @property
     def one_training(self) -> bool:
         """Whether it is an array (not a sweep) whose tasks, one after the other, continue one training."""
-        return self.command[1:2] == ("render",) and one_at_a_time(self.array)
+        return self.command[1:2] == ("render",) and runs_one_by_one(self.array)
 
     @property
     def of_mode(self) -> Mode | None:

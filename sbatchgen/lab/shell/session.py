@@ -18,7 +18,7 @@ from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request
-from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, one_at_a_time
+from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record, run_name
@@ -55,7 +55,7 @@ def session_submission(
     """
     array = request.resolved.options.array
     elements = [number for span in indices(array or "") or () for number in span]
-    if len(elements) > 1 and not one_at_a_time(str(array)):
+    if len(elements) > 1 and not runs_one_by_one(str(array)):
         what = f"the job is an array of several elements ({array}), and a shell has the environment of one"
         raise CommandLineError.of(what, at="--array", fix="name one element: --array 0")
     if not request.resolved.slurm or base.review.script is None:
