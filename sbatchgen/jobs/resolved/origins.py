@@ -21,17 +21,18 @@ from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 
-_INHERITED = "(that of the shell that submits)"  # shown for a variable without a value in the resolved job
+# Shown for a variable without a value in the resolved job.
+_INHERITED = "(that of the shell that submits)"
 _PLACE_KEYS = frozenset(keys_of(PlaceSettings))
 _HIDDEN_KEYS = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
-# Options that decide the cost of a job, its account, its nodes and its time. The review shows such a value
-# with its origin if the user did not type it.
+# Options that decide the cost of a job, its account, its nodes and its time. The review shows the value of
+# such an option with its origin if the user did not type it.
 IMPORTANT_OPTIONS = (
     *"partition account qos reservation nodes exclusive constraint nodelist exclude licenses".split(),  # noqa: SIM905
     *GPU_OPTIONS,
     *"mem mem_per_cpu mem_per_gpu time begin array dependency export".split(),  # noqa: SIM905
 )
-# The keys among these that the review shows even if their value only follows from a rule.
+# Keys of these options that the review shows even if sbatchgen derived their value.
 _SHOWN_IF_DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
@@ -50,12 +51,12 @@ class Setting:
 def settings(request: Request) -> Iterator[Setting]:
     """Yield every value of a request's job: options, keys, variables, programs and partitions passed over."""
     resolved = request.resolved
-    documented = _documented(request) if resolved.profile.sources else {}
+    documented = _documentation_by_place(request) if resolved.profile.sources else {}
     name = str(resolved.profile.name)
     yield Setting(name="profile", value=name, by="profile", at=str(request.profile_file))
     keys = [f"options.{name}" for name in LONG_NAMES]
     keys += [field.name for field in fields(JobSpec) if field.name not in _HIDDEN_KEYS]
-    keys += [key for key in resolved.origins if _is_inner(resolved, key)]
+    keys += [key for key in resolved.origins if _is_profile_key(resolved, key)]
     keys += [f"step.{name}" for name in resolved.step]
     keys += [f"env.{name}" for name in resolved.env]
     keys += [f"extra_options.{name}" for name in resolved.extra_options]
@@ -67,7 +68,7 @@ def settings(request: Request) -> Iterator[Setting]:
     for program in resolved.programs:
         yield from _program_settings(program, resolved.origin(f"programs.{program.name}"))
     if resolved.passed_over and not resolved.fits_nowhere:
-        yield _partition(resolved, FIRST_THAT_FITS)
+        yield _chosen_partition(resolved, FIRST_THAT_FITS)
     for name, why_not in resolved.passed_over.items():
         yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
     if resolved.is_bundled:
@@ -78,6 +79,7 @@ def settings(request: Request) -> Iterator[Setting]:
 def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
     """Yield the settings of one of several programs; `origin` is the place where the program is written."""
     job, share, spec = program.job, program.share, program.spec
+    # Only the values of the program's own layer have no place.
     keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
     values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
     values |= {f"env.{name}": job.env.get(name) for name in spec.env}
@@ -92,18 +94,19 @@ def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
             yield replace(setting, name=f"{program.name}: {setting.name}")
 
 
-def _documented(request: Request) -> dict[str, list[str]]:
+def _documentation_by_place(request: Request) -> dict[str, list[str]]:
     """Return `file:line` of the profile -> web addresses of the cluster's documentation of that line.
 
-    If several sources name keys that include the place, those with the longest key count.
+    A source of the profile documents a key and all keys below it. If several sources document a line, only
+    those with the longest key are returned.
     """
-    cited: dict[str, list[tuple[int, str]]] = {}
+    cited: dict[str, list[tuple[int, str]]] = {}  # place -> length of the key, and web address
     places = read_document(request.profile_file, Profile).places
     for source in request.resolved.profile.sources:
         for key in source.keys:
             for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:
                 cited.setdefault(at, []).append((len(key), source.at.url))
-    return {at: [url for size, url in pairs if size == max(pairs)[0]] for at, pairs in cited.items()}
+    return {at: [url for length, url in pairs if length == max(pairs)[0]] for at, pairs in cited.items()}
 
 
 def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
@@ -115,7 +118,7 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
     if profile_by.level < Level.JOB:
         yield _setting("profile", resolved.profile.name, profile_by)
     if resolved.passed_over and not resolved.fits_nowhere:
-        yield _partition(resolved, passed_over_line(resolved))
+        yield _chosen_partition(resolved, passed_over_line(resolved))
     options = (f"options.{name}" for name in IMPORTANT_OPTIONS)
     for key in dict.fromkeys((*options, *resolved.origins)):
         origin, value = resolved.origins.get(key), _value(resolved, key)
@@ -126,41 +129,40 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
         overrode = [
             (other, by)
             for other, by in resolved.overridden.get(key, ())
-            if not _includes(value, other) and _was_meant(key, by, winner=origin)
+            if not _begins_with(value, other) and _is_missed(key, by, winner=origin)
         ]
-        if overrode or _untyped(key, origin, _text(value)):
+        if overrode or _surprises(key, origin, _text(value)):
             yield _setting(key, value, origin, overrode)
 
 
-def _partition(resolved: ResolvedJob, why: str) -> Setting:
-    """Return the chosen partition as a setting; `why` it was chosen is the setting's origin."""
+def _chosen_partition(resolved: ResolvedJob, why: str) -> Setting:
+    """Return the partition that sbatchgen chose as a setting; `why` is the reason for the choice."""
     omitted = "" if resolved.options.partition else "; the script leaves it to the cluster"
     return Setting(name="partition", value=resolved.partition_name, by="default", at=why + omitted)
 
 
-def _untyped(key: str, origin: Origin, value: str) -> bool:
-    """Return whether the review shows a value that the user typed neither in the command nor in the job."""
+def _surprises(key: str, origin: Origin, value: str) -> bool:
+    """Return whether the review shows a value; a value from the job or the command line is no surprise."""
     if origin.level is Level.DEFAULT:
-        is_odd = origin.where.startswith(GUESS_START) or origin.where.endswith(LIMITED_END)
-        return is_odd or (key in _SHOWN_IF_DERIVED and value not in ("1", "gpu:1"))
+        is_guess = origin.where.startswith(GUESS_START)
+        is_limited = origin.where.endswith(LIMITED_END)
+        is_large = key in _SHOWN_IF_DERIVED and value not in ("1", "gpu:1")
+        return is_guess or is_limited or is_large
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in IMPORTANT_OPTIONS or key.startswith("extra_options.")
     return origin.level is Level.PROJECT
 
 
-def _includes(value: Any, other: Any) -> bool:
+def _begins_with(value: Any, other: Any) -> bool:
     """Return whether a value equals another value, or is a list that begins with the other list."""
     extends = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
     return (extends and bool(other)) or _text(value) == _text(other)
 
 
-def _was_meant(key: str, by: Origin, *, winner: Origin) -> bool:
-    """Return whether somebody may rely on a value that the `winner` overrode.
-
-    Lists of arguments and binds are joined, so nothing is lost in them.
-    """
+def _is_missed(key: str, by: Origin, *, winner: Origin) -> bool:
+    """Return whether somebody may rely on a value with the origin `by`, which `winner` overrode."""
     if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
-        return False
+        return False  # these lists are joined, so no item is lost
     return by.level >= Level.PROJECT or winner.level in (Level.PARTITION, Level.PROJECT)
 
 
@@ -179,8 +181,8 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
     )
 
 
-def _is_inner(resolved: ResolvedJob, key: str) -> bool:
-    """Return whether a key is in `network`, or is a fact of the job's runtime that jobs have no key for."""
+def _is_profile_key(resolved: ResolvedJob, key: str) -> bool:
+    """Return whether a key is in `network`, or is a fact of the job's runtime for which jobs have no key."""
     runtime = resolved.runtime
     job_keys = {f"runtimes.{runtime.name}.{job_key.fact}" for job_key in runtime.keys}
     return key not in job_keys and key.startswith(("network.", f"runtimes.{runtime.name}."))
@@ -192,13 +194,13 @@ def _value(resolved: ResolvedJob, key: str) -> Any:
     if head == "runtimes":
         runtime, _, fact = rest.partition(".")
         return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
-    known = resolved.software.get(head, None if head in _PLACE_KEYS else getattr(resolved, head, None))
-    holder = getattr(resolved.settings, head, None) if known is None else known
+    in_job = resolved.software.get(head, None if head in _PLACE_KEYS else getattr(resolved, head, None))
+    value = getattr(resolved.settings, head, None) if in_job is None else in_job
     if not dot:
-        return holder if holder != () else None
-    if not isinstance(holder, dict):
-        return getattr(holder, rest, None)
-    return _INHERITED if head == "env" and holder.get(rest, "") is None else holder.get(rest)
+        return value if value != () else None
+    if not isinstance(value, dict):
+        return getattr(value, rest, None)
+    return _INHERITED if head == "env" and value.get(rest, "") is None else value.get(rest)
 
 
 def _text(value: Any) -> str:

@@ -1,7 +1,7 @@
 """The resolver: it lays the layers of a profile and a job over each other, and derives all other values.
 
 The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
-here reads a file or the environment, and nothing is refused: `check` judges the resolved job.
+here reads a file or the environment. Nothing is refused, because rules judge the resolved job later.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,12 +38,13 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.runtimes import RUNTIMES
 
 DEFAULT_LAUNCHER = "torchrun"
-DEFAULT_TIME = Duration(3600)
+DEFAULT_TIME = Duration(3600)  # seconds
 FIRST_THAT_FITS = "the first that fits"  # why a partition was chosen
 LONGEST_WARNING_S = 300  # longest time between the warning signal and the time limit
-# The same for a job that requeues itself at the signal; slurmctld checks limits every half minute.
-REQUEUE_S = 120
-DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")
+# The same for a job that at the signal only requeues itself. It is not shorter, because slurmctld checks time
+# limits every half minute.
+LONGEST_REQUEUE_WARNING_S = 120
+DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")  # of the bundled trainer
 _DEFAULTS = {
     "gpu_request": "gpus_per_node",
     "runtime": "host",
@@ -80,7 +81,8 @@ def resolve(
     if chosen:
         values.set("options.partition", Text(chosen), Origin(Level.DEFAULT, FIRST_THAT_FITS))
     profile_args = values.get(LAUNCHER_ARGS)
-    if profile_args and values.get("launcher_args") != ():  # torchrun uses the last of two equal options
+    if profile_args and values.get("launcher_args") != ():  # an empty list removes the profile's arguments
+        # The job's arguments come last, because torchrun uses the last of two equal options.
         origin = values.origins.get("launcher_args", values.origins[LAUNCHER_ARGS])
         values.set("launcher_args", (*profile_args, *values.get("launcher_args", ())), origin)
     _choose_runtime(values, layers)
@@ -93,17 +95,18 @@ def resolve(
     gpus, shards = decide_gpus(values, cluster, partition, mode)
     nproc = derive_tasks(values, partition, gpus, shards, mode)
     derive_cpus(values, partition, gpus, shards, mode)
-    _derive_limits(values, cluster, partition, gpus)
+    _derive_options(values, cluster, partition, gpus)
     set_gpu_option(values, partition, gpus)
     add_other_gres(values, *others)
     return _resolved_job(values, cluster, partition_name, mode, gpus=gpus, nproc=nproc)
 
 
 def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
-    """Set the runtime that needs a key of the highest layer, such as `image`; SB043 judges contradictions.
+    """Set the runtime that needs the key of the highest layer with such a key, for example `image`.
 
-    If several runtimes need the key, the choice is, in this order: runtimes that read files with the value's
-    ending, the runtime that the job uses anyway, and runtimes with settings in the profile.
+    If several runtimes need the key, the order of preference is: runtimes that read files with the value's
+    ending, the runtime that the job uses anyway, and runtimes with settings in the profile. If the layer also
+    names a runtime, SB043 reports contradictions.
     """
     layer = next(
         (layer for layer in reversed(layers) if {"runtime", *KEYS_CHOOSING_RUNTIME} & layer.values.keys()),
@@ -138,22 +141,23 @@ def _derive_runtime(values: DecidedValues) -> None:
     """
     runtime = RUNTIMES[values.get("runtime")]
     for key in runtime.keys:
-        written = f"runtimes.{runtime.name}.{key.fact}"
-        value, origin = values.get(written), values.origins.get(written, BY_DEFAULT)
+        profile_key = f"runtimes.{runtime.name}.{key.fact}"  # "runtimes.venv.path" for the job's key `venv`
+        value, origin = values.get(profile_key), values.origins.get(profile_key, BY_DEFAULT)
         if isinstance(value, tuple) and value and values.get(key.name) != ():
             values.set(key.name, (*value, *values.get(key.name, ())), values.origins.get(key.name, origin))
-        elif value and values.ranks.get(written, 0) > values.ranks.get(key.name, 0):
+        elif value and values.ranks.get(profile_key, 0) > values.ranks.get(key.name, 0):
             values.set(key.name, value, origin)
-            values.overridden[key.name] = values.overridden.get(written, ())
+            values.overridden[key.name] = values.overridden.get(profile_key, ())
 
 
 def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) -> None:
     """Derive name, run folder, arguments, network variables, and whether the time limit requeues the job."""
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
     consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
-    restarts = values.get("resume") != "off" and values.get("max_restarts") > 0
-    resumes_itself = values.get("resume_args") and not values.get("requeue_on_node_fail")
-    requeues = bool(resumes_itself and restarts and not consecutive and profile.scheduler == "slurm")
+    may_restart = values.get("resume") != "off" and values.get("max_restarts") > 0
+    # A trainer with `resume_args` continues from its newest checkpoint, even if it was not asked to save.
+    is_possible = values.get("resume_args") and not values.get("requeue_on_node_fail")
+    requeues = bool(is_possible and may_restart and not consecutive and profile.scheduler == "slurm")
     values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
     run_dir = f"{profile.paths.runs or 'runs'}/{values.get('options.job_name')}"
     values.derive("run_dir", ShellPath(run_dir), "the job's name")
@@ -186,25 +190,25 @@ def _derive_time(values: DecidedValues, profile: Profile, partition: Partition) 
     values.derive("options.time", max(Duration(60), time), why)
 
 
-def _derive_limits(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
+def _derive_options(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
     """Derive the options for time, memory, log, requeue and the warning signal before the time limit."""
     _derive_time(values, profile, partition)
     derive_memory(values, profile, partition, gpus)
     log = "%x-%A_%a.out" if values.get("options.array") else "%x-%j.out"
     values.derive("options.output", ShellPath(log), "default")
     consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
-    restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
-    values.derive("options.open_mode", Text("append") if restart else None, "--requeue")
-    # The first `derive` wins, because it changes no value that is set.
-    if restart and consecutive:
+    may_restart = values.get("resume") != "off" and (values.get("max_restarts") > 0 or consecutive)
+    values.derive("options.open_mode", Text("append") if may_restart else None, "--requeue")
+    if may_restart and consecutive:
         values.derive("options.requeue", False, "the next job continues")
-    values.derive("options.requeue", restart, "resume and max_restarts")
-    if restart and profile.scheduler == "slurm":
-        saves = not values.get("requeue_on_timeout")
-        maximum, why = (LONGEST_WARNING_S, "time to save") if saves else (REQUEUE_S, "time to requeue")
-        shortest = values.get("options.time_min") or values.get("options.time")
-        lead = max(1, min(maximum, int(shortest) // 4))
-        values.derive("options.signal", Text(f"B:USR1@{lead}"), f"{why} before the limit")
+    values.derive("options.requeue", may_restart, "resume and max_restarts")  # unless it is derived above
+    if may_restart and profile.scheduler == "slurm":
+        longest, why = LONGEST_REQUEUE_WARNING_S, "time to requeue"
+        if not values.get("requeue_on_timeout"):
+            longest, why = LONGEST_WARNING_S, "time to save"
+        time_limit = values.get("options.time_min") or values.get("options.time")
+        seconds = max(1, min(longest, int(time_limit) // 4))
+        values.derive("options.signal", Text(f"B:USR1@{seconds}"), f"{why} before the limit")
 
 
 def _resolved_job(
@@ -263,24 +267,25 @@ def profile_layers(
 ) -> Iterator[Layer]:
     """Yield the layers of the profile, the lowest first: its settings, its partition's and its mode's.
 
-    `layers` are those above, which may choose another launcher.
+    `layers` are the layers above the profile, which may choose another launcher.
     """
     cluster, places = profile.value, profile.places
-    facts: dict[str, Any] = {f"extra_options.{name}": value for name, value in cluster.extra_options.items()}
+    # First the keys that a job has under another name, such as the profile's `default_partition`.
+    renamed: dict[str, Any] = {f"extra_options.{name}": text for name, text in cluster.extra_options.items()}
     optional = {"template": cluster.template, "data": cluster.paths.data}
     optional["options.partition"] = cluster.default_partition
-    facts |= {key: value for key, value in optional.items() if value}
+    renamed |= {key: value for key, value in optional.items() if value}
     where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
-    yield Layer(Level.PROFILE, facts, {**places, **where})
-    first = partition_name.partition(",")[0]
-    named = [layer.values["launcher"] for layer in layers if "launcher" in layer.values]
-    launcher = named[-1] if named else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
+    yield Layer(Level.PROFILE, renamed, {**places, **where})
+    first_partition = partition_name.partition(",")[0]
+    launchers = [layer.values["launcher"] for layer in layers if "launcher" in layer.values]
+    launcher = launchers[-1] if launchers else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
     uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
     parts = [("gpu_options.", "options.")] * uses_gpus
     parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)
     yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
     partition_layer = settings_layer(
-        Level.PARTITION, partition, places, f"partitions.{first}.", kind=JobSettings
+        Level.PARTITION, partition, places, f"partitions.{first_partition}.", kind=JobSettings
     )
     yield from _with_parts(partition_layer, parts)
     if mode.name in cluster.modes:
@@ -291,9 +296,9 @@ def profile_layers(
 
 
 def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
-    """Yield the plain settings, then a layer for each part that holds for this job.
+    """Yield the plain settings, then a layer for each part that applies to this job.
 
-    The parts of settings are `gpu_options` and each launcher. A pair of `parts` has the start of the part's
+    A part is `gpu_options`, or the settings of one launcher. A pair of `parts` has the start of the part's
     keys, and the start that replaces it: `gpu_options.mem` becomes `options.mem`.
     """
     level, values, places = settings
@@ -303,8 +308,7 @@ def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[L
     yield Layer(level, plain, places)
     for start, new_start in parts:
         keys = {key: f"{new_start}{key.removeprefix(start)}" for key in values if key.startswith(start)}
-        keys |= {
-            key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"
-        }  # "args" is the trainer's
+        # The key "args" of a job has the trainer's arguments.
+        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}
         where = {name: places[key] for key, name in keys.items() if key in places}
         yield Layer(level, {name: values[key] for key, name in keys.items()}, where)
