@@ -90,8 +90,8 @@ def run_sweep(
     job_options["array"] = "0"  # a placeholder until the arrays are known
     request = request_of(job, args, job_options)
     arrays = divide_into_arrays(chosen, _max_tasks(request.resolved))
-    carried = len(arrays) > 1 or arrays[0].first > 0
-    points = dataclasses.replace(points, chosen=len(chosen), carried=carried)
+    gets_first_point = len(arrays) > 1 or arrays[0].first_point > 0
+    points = dataclasses.replace(points, submitted_points=len(chosen), gets_first_point=gets_first_point)
     words = [word for text in params for word in ("--param", text)]
     words += ["--file", file] if file else []
     words += ["--random", str(random_count), "--seed", str(options["seed"])] if random_count else []

@@ -102,7 +102,7 @@ def test_what_torchrun_gets_as_it_is_is_reported() -> None:
 
 @pytest.mark.parametrize("point", range(len(HOSTILE)))
 def test_any_value_arrives_as_it_is(tmp_path: Path, point: int) -> None:
-    sweep = Sweep(("lr",), tuple((value,) for value in HOSTILE), chosen=len(HOSTILE))
+    sweep = Sweep(("lr",), tuple((value,) for value in HOSTILE), submitted_points=len(HOSTILE))
     value = HOSTILE[point].replace("{run_dir}", f"{tmp_path}/runs/{point}")
     lr, _, _, argument = seen_by(tmp_path, sweep, point, "lr={lr}", LR="{lr}")
     assert (lr, argument) == (value, f"lr={value}")

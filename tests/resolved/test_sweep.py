@@ -15,7 +15,7 @@ from sbatchgen.base.quoting import numbers_as_text
 from sbatchgen.base.units import Resume, ShellPath
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.resolved.sweep import (
-    MOST_OPTION,
+    MOST_ARRAY_CHARS,
     MOST_POINTS,
     Sweep,
     SweepArray,
@@ -109,12 +109,12 @@ def test_arrays_hold_each_point_once(points: set[int], most: int) -> None:
     for array in divide_into_arrays(sorted(points), most):
         text = array.text(3)
         assert text.endswith("%3")
-        assert len(text) <= MOST_OPTION + 2
+        assert len(text) <= MOST_ARRAY_CHARS + 2
         ranges = indices(text)
         assert ranges is not None
         elements = [index for several in ranges for index in several]
         assert max(elements) < most
-        covered += [array.first + index for index in elements]
+        covered += [array.first_point + index for index in elements]
     assert covered == sorted(points)
 
 
@@ -133,7 +133,7 @@ SRUN = '#!/bin/bash\nprintf "%s\\0" "$RUN_DIR" "${@: -1}" >>"$SEEN"\nexit 5\n'
 def test_the_script_gives_each_point_its_arguments_and_its_folder(
     tmp_path: Path, array: str, resume: str
 ) -> None:
-    sweep = Sweep(("value",), tuple((value,) for value in HOSTILE), chosen=12, carried=True)
+    sweep = Sweep(("value",), tuple((value,) for value in HOSTILE), submitted_points=12, gets_first_point=True)
     job = resolved(
         "cpu", trainer="t.py", runtime="host", array=array, run_dir=ShellPath("runs"), resume=Resume(resume)
     )

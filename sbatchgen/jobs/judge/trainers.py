@@ -164,7 +164,7 @@ def _shared_file(job: TrainerJob) -> Iterator[Hit]:
     resolved, file = job.resolved, job.shared_file
     several = "the elements of the array" if resolved.options.array and not resolved.consecutive else ""
     if resolved.sweep:
-        several = f"{resolved.sweep.chosen} points" if resolved.sweep.chosen > 1 else ""
+        several = f"{resolved.sweep.submitted_points} points" if resolved.sweep.submitted_points > 1 else ""
     if not file or not several:
         return
     name = file.name.rpartition("/")[2]

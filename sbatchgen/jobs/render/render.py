@@ -165,7 +165,7 @@ def _array_variables(resolved: ResolvedJob) -> dict[str, Any]:
         "array_element": bool(array) and sweep is None and not runs_one_by_one(array),
         "points": arguments.point_cases(resolved),
         "point_says": arguments.point_name(resolved),
-        "points_carried": sweep is not None and sweep.carried,
+        "points_carried": sweep is not None and sweep.gets_first_point,
     }
 
 

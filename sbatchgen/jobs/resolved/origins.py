@@ -24,6 +24,7 @@ from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 # Shown for a variable without a value in the resolved job.
 _INHERITED = "(that of the shell that submits)"
 _PLACE_KEYS = frozenset(keys_of(PlaceSettings))
+# Keys that `settings` yields in another way, or not at all.
 _HIDDEN_KEYS = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
 # Options that decide the cost of a job, its account, its nodes and its time. The review shows the value of
 # such an option with its origin if the user did not type it.
@@ -131,7 +132,7 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
             for other, by in resolved.overridden.get(key, ())
             if not _begins_with(value, other) and _is_missed(key, by, winner=origin)
         ]
-        if overrode or _surprises(key, origin, _text(value)):
+        if overrode or _is_surprise(key, origin, _text(value)):
             yield _setting(key, value, origin, overrode)
 
 
@@ -141,13 +142,13 @@ def _chosen_partition(resolved: ResolvedJob, why: str) -> Setting:
     return Setting(name="partition", value=resolved.partition_name, by="default", at=why + omitted)
 
 
-def _surprises(key: str, origin: Origin, value: str) -> bool:
+def _is_surprise(key: str, origin: Origin, value: str) -> bool:
     """Return whether the review shows a value; a value from the job or the command line is no surprise."""
     if origin.level is Level.DEFAULT:
         is_guess = origin.where.startswith(GUESS_START)
         is_limited = origin.where.endswith(LIMITED_END)
-        is_large = key in _SHOWN_IF_DERIVED and value not in ("1", "gpu:1")
-        return is_guess or is_limited or is_large
+        is_notable = key in _SHOWN_IF_DERIVED and value not in ("1", "gpu:1")
+        return is_guess or is_limited or is_notable
     if origin.level in (Level.PROFILE, Level.PARTITION):
         return key.removeprefix("options.") in IMPORTANT_OPTIONS or key.startswith("extra_options.")
     return origin.level is Level.PROJECT

@@ -229,7 +229,7 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     cut = _end_of_options(request.rerun)
     at = request.rerun.index("--array")
     options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
-    by = Origin(Level.COMMAND_LINE, f"{sweep.chosen:,} points")
+    by = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
     origins = {**request.resolved.origins, "options.array": by}
     chosen = replace(request.resolved.options, array=OptionValue(array))
     return request._replace(

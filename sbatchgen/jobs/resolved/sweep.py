@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 50_000  # slurmctld takes scripts of 4 MiB by default (max_script_size)
 MOST_BYTES = 16 << 20  # bytes of a file of points
-MOST_OPTION = 4000  # characters of the value of --array
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+MOST_ARRAY_CHARS = 4000  # characters of the value of --array
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # of a parameter: batch-size
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")
-_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # one pair of brackets around all values
-_WHOLE = re.compile(r"[+-]?\d+")
+_RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")  # 1:8 or log:1e-4:0.1
+_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # [0.1, 0.2]: brackets around all values
+_WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
 @frozen()
@@ -36,24 +36,25 @@ class Sweep:
     names: tuple[str, ...]  # the parameters: flags of the trainer, without the dashes
     # The values of each point, in the order of the names. The number of a point is its index here.
     points: tuple[tuple[str, ...], ...]
-    chosen: int = 0  # number of points that are submitted now
-    # Whether the points need several arrays. The script then gets the number of its array's first point as
-    # an argument.
-    carried: bool = False
+    submitted_points: int = 0  # how many points are submitted now
+    # Whether the script gets the number of its array's first point as an argument. Otherwise the index of a
+    # task is the number of its point.
+    gets_first_point: bool = False
 
     def pieces(self, text: str) -> list[str]:
         """Return a text cut at its placeholders: text and parameter name by turns, with text at both ends.
 
-        A placeholder is {NAME}. {{NAME}} stands for the text {NAME}. ${NAME} is left to the program, because
-        OmegaConf and others read it.
+        For example, "lr-{lr}" becomes ["lr-", "lr", ""]. {{NAME}} stands for the text {NAME}. ${NAME} is no
+        placeholder, because OmegaConf and others read it.
         """
         names = "|".join(map(re.escape, self.names))
         pieces = [""]
-        for place, piece in enumerate(re.split(rf"(?<!\$)(\{{\{{(?:{names})\}}\}}|\{{(?:{names})\}})", text)):
-            if place % 2 and not piece.startswith("{{"):
+        for index, piece in enumerate(re.split(rf"(?<!\$)(\{{\{{(?:{names})\}}\}}|\{{(?:{names})\}})", text)):
+            is_match = index % 2 == 1
+            if is_match and not piece.startswith("{{"):
                 pieces += [piece[1:-1], ""]
             else:
-                pieces[-1] += piece[1:-1] if place % 2 else piece
+                pieces[-1] += piece[1:-1] if is_match else piece
         return pieces
 
     def placed(self, texts: Iterable[str]) -> tuple[str, ...]:
@@ -64,20 +65,23 @@ class Sweep:
     def filled(self, text: str, point: Sequence[str]) -> str:
         """Return the text with a point's values in place of the placeholders."""
         values = dict(zip(self.names, point, strict=True))
-        return "".join(values[piece] if place % 2 else piece for place, piece in enumerate(self.pieces(text)))
+        return "".join(values[piece] if index % 2 else piece for index, piece in enumerate(self.pieces(text)))
 
     def arguments(self, point: Sequence[str], placed: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the trainer's arguments that a point adds: its values without a placeholder."""
+        """Return the arguments that a point adds for the trainer, such as --lr=0.1.
+
+        `placed` are the parameters that have a placeholder, and so need no argument.
+        """
         pairs = zip(self.names, point, strict=True)
         return tuple(f"--{name}={value}" for name, value in pairs if name not in placed)
 
     def as_csv(self) -> str:
         """Return the points as a file that `read_points` reads."""
         out = io.StringIO()
-        has_return = any("\r" in value for point in self.points for value in point)
-        # QUOTE_MINIMAL doesn't quote a carriage return
-        rule: Literal[0, 1] = csv.QUOTE_ALL if has_return else csv.QUOTE_MINIMAL
-        csv.writer(out, lineterminator="\n", quoting=rule).writerows([self.names, *self.points])
+        # QUOTE_MINIMAL does not quote a carriage return.
+        has_carriage_return = any("\r" in value for point in self.points for value in point)
+        quotes: Literal[0, 1] = csv.QUOTE_ALL if has_carriage_return else csv.QUOTE_MINIMAL
+        csv.writer(out, lineterminator="\n", quoting=quotes).writerows([self.names, *self.points])
         return out.getvalue()
 
 
@@ -85,8 +89,8 @@ class Sweep:
 class SweepArray:
     """A job array that runs some points of a sweep."""
 
-    first: int  # the number of the point of index 0
-    indices: tuple[int, ...]  # the indices of its tasks, ascending; index i runs the point `first` + i
+    first_point: int  # the number of the point that belongs to index 0
+    indices: tuple[int, ...]  # of its tasks, ascending; the task with index i runs point `first_point` + i
 
     def text(self, throttle: int | None) -> str:
         """Return the value of --array, such as 0-9,12%4."""
@@ -96,7 +100,8 @@ class SweepArray:
     def halves(self) -> list[SweepArray]:
         """Return two arrays with half of the indices each; one array if there is a single index."""
         half = (len(self.indices) + 1) // 2
-        return [SweepArray(self.first, part) for part in (self.indices[:half], self.indices[half:]) if part]
+        parts = (self.indices[:half], self.indices[half:])
+        return [SweepArray(self.first_point, part) for part in parts if part]
 
 
 @frozen()
@@ -105,35 +110,36 @@ class Range:
 
     low: float
     high: float
-    log: bool  # whether values are drawn uniformly on a logarithmic scale
-    whole: bool  # whether only whole numbers are drawn
+    is_logarithmic: bool  # whether values are drawn uniformly on a logarithmic scale
+    is_whole: bool  # whether only whole numbers are drawn
 
     @property
     def count(self) -> float:
         """The number of values; infinite unless only whole numbers are drawn."""
-        return self.high - self.low + 1 if self.whole else math.inf
+        return self.high - self.low + 1 if self.is_whole else math.inf
 
-    def number(self, share: float) -> str:
-        """Return the value at a share of the range, as text; `share` is at least 0 and below 1."""
-        low, high = (self.low - 0.5, self.high + 0.5) if self.whole else (self.low, self.high)
-        drawn = low * (high / low) ** share if self.log else low + share * (high - low)
-        drawn = min(max(drawn, self.low), self.high)
-        return str(round(drawn)) if self.whole else f"{drawn:.6g}"
+    def value_at(self, fraction: float) -> str:
+        """Return the value at a fraction of the range, as text; `fraction` is at least 0 and below 1."""
+        # The range is wider by 0.5 at both ends, so that rounding gives the ends as often as other numbers.
+        low, high = (self.low - 0.5, self.high + 0.5) if self.is_whole else (self.low, self.high)
+        value = low * (high / low) ** fraction if self.is_logarithmic else low + fraction * (high - low)
+        value = min(max(value, self.low), self.high)
+        return str(round(value)) if self.is_whole else f"{value:.6g}"
 
 
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
     """Return the sweep over every combination of values, with the last parameter changing fastest.
 
-    With `most`, return so many combinations, chosen at random; the same seed chooses the same points. A
-    parameter is written as "lr=0.1,0.01", and for a random choice also as "lr=0.01:0.1" or "lr=log:0.01:0.1".
+    A parameter is written as "lr=0.1,0.01". With `most`, return so many combinations, chosen at random. Then a
+    parameter may be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1". The same seed chooses the same points.
     Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
     """
     parameters = dict(_parameter(text) for text in params)
     if len(parameters) != len(params):
         fix = "name it once: NAME=VALUE,VALUE"
         raise CommandLineError.of("a parameter is there twice", at="--param", fix=fix)
-    values = {name: several for name, several in parameters.items() if isinstance(several, list)}
-    ranges = [name for name in parameters if name not in values]
+    lists = {name: values for name, values in parameters.items() if isinstance(values, list)}
+    ranges = [name for name in parameters if name not in lists]
     if ranges and most is None:
         what = f"{ranges[0]} is a range, and a grid needs values"
         fix = "add --random N for N random points, or write values: NAME=VALUE,VALUE"
@@ -152,20 +158,20 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
         if ranges:
             return Sweep(tuple(parameters), _drawn([*parameters.values()], most, random))
         chosen = sorted(random.sample(chosen, most))
-    return Sweep(tuple(values), tuple(_combination(number, [*values.values()]) for number in chosen))
+    return Sweep(tuple(lists), tuple(_combination(number, [*lists.values()]) for number in chosen))
 
 
 def _drawn(
-    several: Sequence[Sequence[str] | Range], most: int, random: Random
+    parameters: Sequence[Sequence[str] | Range], most: int, random: Random
 ) -> tuple[tuple[str, ...], ...]:
-    """Return `most` different points, drawn at random from lists of values and ranges, one per parameter."""
+    """Return `most` different points, drawn at random from the list or the range of each parameter."""
     points: dict[tuple[str, ...], None] = {}
     for _ in range(100 * most):  # if there are few whole numbers, the last points need many draws
-        # Only the numbers of random() are the same in all releases of Python.
-        shares = zip(several, [random.random() for _ in several], strict=True)
+        # Only random() gives the same numbers in all releases of Python.
+        fractions = [random.random() for _ in parameters]
         point = (
-            values.number(share) if isinstance(values, Range) else values[int(share * len(values))]
-            for values, share in shares
+            values.value_at(fraction) if isinstance(values, Range) else values[int(fraction * len(values))]
+            for values, fraction in zip(parameters, fractions, strict=True)
         )
         points[tuple(point)] = None
         if len(points) == most:
@@ -184,11 +190,11 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
         return name, _range(text, match[1], match[2], match[3])
     if not rest:
         raise CommandLineError.of(f"{name} has no value", at="--param", fix=f"write {name}=VALUE,VALUE")
-    if bare := _without_brackets(rest):
+    if listed := _without_brackets(rest):
         what = f"'{text}' has brackets, and values are written without them"
-        raise CommandLineError.of(what, at="--param", fix=f"--param {quoting.word(f'{name}={bare}')}")
+        raise CommandLineError.of(what, at="--param", fix=f"--param {quoting.word(f'{name}={listed}')}")
     values = [_value(value, "--param") for value in rest.split(",")]
-    twice = next((value for place, value in enumerate(values) if value in values[:place]), None)
+    twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
         raise CommandLineError.of(f"{name} has the value '{twice}' twice", at="--param", fix="give it once")
     return name, values
@@ -201,6 +207,10 @@ def _without_brackets(values: str) -> str:
 
 
 def _range(text: str, log: str | None, *ends: str) -> Range:
+    """Return the range LOW:HIGH; `log` is "log:" for a logarithmic scale.
+
+    Raises CommandLineError, which shows `text`: LOW is not below HIGH, or a logarithmic scale starts at 0.
+    """
     low, high = map(float, ends)
     if not low < high < math.inf:
         what, fix = f"'{text}' is no range: {ends[0]} is not below {ends[1]}", "write NAME=LOW:HIGH"
@@ -208,10 +218,11 @@ def _range(text: str, log: str | None, *ends: str) -> Range:
     if log and low <= 0:
         fix = "write another LOW, or leave out log:"
         raise CommandLineError.of(f"'{text}' is no range: log:LOW:HIGH starts above 0", at="--param", fix=fix)
-    return Range(low, high, bool(log), all(map(_WHOLE.fullmatch, ends)))
+    return Range(low, high, bool(log), all(map(_WHOLE_NUMBER.fullmatch, ends)))
 
 
 def _value(text: str, at: str) -> str:
+    """Return a value without blanks around it; raises CommandLineError if it can't be an argument."""
     try:
         return Argument.parse(text.strip())
     except ValueError as error:
@@ -219,15 +230,19 @@ def _value(text: str, at: str) -> str:
 
 
 def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return a combination by its number among all combinations, without making the others."""
+    """Return a combination by its number among all combinations, without making the others.
+
+    `values` has the list of values of each parameter.
+    """
     chosen = []
-    for several in reversed(values):
-        number, place = divmod(number, len(several))
-        chosen.append(several[place])
+    for of_parameter in reversed(values):
+        number, index = divmod(number, len(of_parameter))
+        chosen.append(of_parameter[index])
     return tuple(reversed(chosen))
 
 
 def _check_count(count: float, at: str, fix: str) -> None:
+    """Raise CommandLineError if there are more points than a script can hold."""
     if count > MOST_POINTS:
         what = f"{count:,.0f} points are more than a script can hold, {MOST_POINTS:,}"
         raise CommandLineError.of(what, at=at, fix=fix)
@@ -253,21 +268,21 @@ def read_points(path: Path) -> Sweep:
 
 def parse_points(text: str, file: str) -> Sweep:
     """Return the sweep in the text of a CSV file; errors name `file`. Raises like `read_points`."""
-    rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows_read: list[tuple[int, list[str]]] = []
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows: list[tuple[int, list[str]]] = []  # line number and cells
     try:
-        rows_read = [(rows.line_num, [cell.strip() for cell in row]) for row in rows if any(row)]
+        rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
     except csv.Error as error:
-        raise DocumentError.of(str(error), at=f"{file}:{rows.line_num}") from error
-    if len(rows_read) < 2:
+        raise DocumentError.of(str(error), at=f"{file}:{reader.line_num}") from error
+    if len(rows) < 2:
         fix = "write the names of the parameters into the first line, and a point into each other"
         raise DocumentError.of("no points", at=file, fix=fix)
-    (first, names), *points = rows_read
+    (names_line, names), *points = rows
     for name in names:
         if not _NAME.fullmatch(name) or names.count(name) > 1:
             what = f"'{name}' is not a name of a parameter" if names.count(name) == 1 else f"'{name}' twice"
             fix = "name flags of the trainer, as lr,batch-size"
-            raise DocumentError.of(what, at=f"{file}:{first}", fix=fix)
+            raise DocumentError.of(what, at=f"{file}:{names_line}", fix=fix)
     for line, row in points:
         if len(row) != len(names):
             what = f"{len(row)} values for {len(names)} parameters"
@@ -282,11 +297,11 @@ def divide_into_arrays(points: Iterable[int], most: int) -> list[SweepArray]:
 
     An array has at most `most` tasks, and its indices are below `most` (MaxArraySize of slurm.conf(5)).
     """
-    by_first: dict[int, list[int]] = {}
+    by_first_point: dict[int, list[int]] = {}
     for point in points:
-        by_first.setdefault(point // most * most, []).append(point % most)
-    arrays = [SweepArray(first, tuple(indices)) for first, indices in by_first.items()]
-    while long := next((array for array in arrays if len(array.text(None)) > MOST_OPTION), None):
-        place = arrays.index(long)
-        arrays[place : place + 1] = long.halves()
+        by_first_point.setdefault(point // most * most, []).append(point % most)
+    arrays = [SweepArray(first_point, tuple(indices)) for first_point, indices in by_first_point.items()]
+    while long := next((array for array in arrays if len(array.text(None)) > MOST_ARRAY_CHARS), None):
+        index = arrays.index(long)
+        arrays[index : index + 1] = long.halves()
     return arrays

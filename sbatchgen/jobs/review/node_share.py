@@ -61,7 +61,7 @@ def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocati
     restarts = 0 if ends_at_limit and not promises_restarts(resolved) else restarts
     trainer_starts_others = resolved.trainer and resolved.launcher == "spawn"
     processes = resolved.nodes * (1 if trainer_starts_others else resolved.nproc_per_node)
-    jobs = resolved.sweep.chosen if resolved.sweep else request.jobs * resolved.chain
+    jobs = resolved.sweep.submitted_points if resolved.sweep else request.jobs * resolved.chain
     consecutive = resolved.consecutive
     return replace(request, processes=processes, jobs=jobs, consecutive=consecutive, restarts=restarts)
 

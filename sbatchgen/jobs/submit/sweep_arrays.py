@@ -36,9 +36,9 @@ def submit(
         options = [] if array == arrays[0] else [f"--array={text}"]
         if throttle and runs:
             options.append(f"--dependency=afterany:{runs[-1].record.job}")
-        record = replace(submission.record, array=text, first=array.first)
+        record = replace(submission.record, array=text, first=array.first_point)
         # The script adds this number to the index of its task, which gives the number of its point.
-        arguments = (str(array.first),) if array.first else ()
+        arguments = (str(array.first_point),) if array.first_point else ()
         try:
             runs.append(send(replace(submission, record=record), tuple(options), arguments))
         except SbatchgenError as error:
@@ -47,7 +47,7 @@ def submit(
                 continue
             if not runs:
                 raise
-            rest = [left.first + index for left in waiting for index in left.indices]
+            rest = [left.first_point + index for left in waiting for index in left.indices]
             what = f"{len(rest):,} points are not submitted: {numbers_as_text(rest)}"
             fix = f"later: sbatchgen resubmit {runs[0].record.run}"
             raise type(error)([*error.problems, Problem(what, fix=fix)]) from error
