@@ -8,8 +8,8 @@ from sbatchgen.check.cluster_facts import restriction
 from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
-LATER = "comes later in the profile"
-_SHOWN = 3  # partitions that a line names
+LATER = "comes later in the profile"  # the reason for partitions after the chosen one
+_MAX_SHOWN = 3  # partitions that a line names
 
 # Resolves the job for a partition; "" stands for the default partition, if the cluster has one.
 Resolve = Callable[[str], ResolvedJob]
@@ -44,12 +44,12 @@ def choose_partition(resolve: Resolve, check: Check) -> ResolvedJob:
 def passed_over_line(resolved: ResolvedJob) -> str:
     """Return a line for the review: the partitions that the job does not fit, each with its reason."""
     reasons = [f"{name}: {why}" for name, why in resolved.passed_over.items() if why != LATER]
-    more = [f"and {len(reasons) - _SHOWN} more"] if len(reasons) > _SHOWN else []
-    return "; ".join((FIRST_THAT_FITS, *reasons[:_SHOWN], *more))
+    more = [f"and {len(reasons) - _MAX_SHOWN} more"] if len(reasons) > _MAX_SHOWN else []
+    return "; ".join((FIRST_THAT_FITS, *reasons[:_MAX_SHOWN], *more))
 
 
 def why_closed(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield reasons why the partition may refuse the job, for example that the job names no account."""
+    """Yield why the job's partition is not chosen: it is hidden, or the job lacks an account or a QOS."""
     if resolved.partition.hidden:
         yield "hidden"
     for option, allowed in (("account", resolved.partition.accounts), ("qos", resolved.partition.qos)):

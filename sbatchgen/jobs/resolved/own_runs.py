@@ -1,6 +1,6 @@
-"""The folder of a user's runs, in a folder that several users share.
+"""The folder that holds a user's run folders, if several users submit jobs from one folder.
 
-A run folder belongs to one user, and the folder `runs` belongs to the user whose job made it.
+Jobs make the folder `runs`, which then belongs to the user whose job made it.
 """
 
 import os
@@ -15,9 +15,9 @@ RUNS = "runs"
 def own_runs(folder: Path, name: str) -> tuple[str, str]:
     """Return the user's folder of runs, relative to `folder`, and why it is not `runs`; "" if it is `runs`.
 
-    If `runs` belongs to another user, the result is runs/USER if this user can write in `runs`, for example
-    because the staff made it for all users; otherwise it is runs-USER. A folder in which the user already has
-    a run of this name comes first, so that the run continues.
+    If `runs` belongs to another user, the folder is runs/USER if this user can write in `runs`, for example
+    because the staff made it for all users. Otherwise it is runs-USER. A folder in which the user already has
+    a run of this name is preferred, so that the run continues.
     """
     runs = folder / RUNS
     try:
@@ -26,7 +26,7 @@ def own_runs(folder: Path, name: str) -> tuple[str, str]:
         return RUNS, ""
     if owner == user_id():
         return RUNS, ""
-    user = _user_part()
+    user = _user_in_path()
     why = f"{RUNS} belongs to {user_name(owner)}"
     inside, beside = f"{RUNS}/{user}", f"{RUNS}-{user}"
     for place in (RUNS, inside, beside):
@@ -36,8 +36,8 @@ def own_runs(folder: Path, name: str) -> tuple[str, str]:
     return inside if is_free and os.access(runs, os.W_OK | os.X_OK) else beside, why
 
 
-def _user_part() -> str:
-    """Return the user's name as a part of a path; the user's number if the name has other characters."""
+def _user_in_path() -> str:
+    """Return the user's name for a path; the user's number if the name has unusual characters."""
     name = user_name(user_id())
     return name if name.replace("-", "").replace("_", "").replace(".", "").isalnum() else str(user_id())
 

@@ -36,7 +36,7 @@ class Request(NamedTuple):
     places: Places  # where templates are searched for
     profile_file: Path
     profile_by: Origin = BY_DEFAULT  # where the profile was named
-    rerun: tuple[str, ...] = ()  # the words of the command that renders the script again
+    rerun: tuple[str, ...] = ()  # the command that renders the script again: ("sbatchgen", "render", ...)
 
 
 def read_request(
@@ -53,10 +53,9 @@ def read_request(
     """Return the request of a command line.
 
     `job` is a mode or a job YAML, `args` are the trainer's arguments, and `job_options` has the values of
-    `parameters` by name. `check` finds the faults of a job, and so chooses a partition if the job names none.
-    `read_trainer` returns the settings that follow from the trainer's text, as the lowest layer. `text`
-    replaces the text of the job YAML, in an editor. Raises SbatchgenError: the command line or a file is
-    wrong.
+    `parameters` by name. `check` finds the faults of a job: they decide the partition if the job names none.
+    `read_trainer` returns the settings that follow from the trainer's text, as the lowest layer. An editor
+    gives the unsaved `text` of the job YAML. Raises SbatchgenError: the command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, job_options)
@@ -66,16 +65,16 @@ def read_request(
     profile = read_document(profile_file, Profile)
     mode, job_name = _mode(job, flags, layers), _default_job_name(job)
 
-    resolved = _in_its_partition(profile, layers, mode, job_name, check)
+    resolved = _resolved_in_partition(profile, layers, mode, job_name, check)
     has_one_trainer = resolved.trainer and not _has_programs(layers)
     if has_one_trainer and read_trainer and (trainer_layer := read_trainer(resolved)):
-        resolved = _in_its_partition(profile, [trainer_layer, *layers], mode, job_name, check)
+        resolved = _resolved_in_partition(profile, [trainer_layer, *layers], mode, job_name, check)
     return Request(
         resolved=_with_own_runs(resolved, folder),
         places=places.with_templates_of(profile_file),
         profile_file=profile_file,
         profile_by=profile_by,
-        rerun=_rerun(job, name, args, job_options),
+        rerun=_render_command(job, name, args, job_options),
     )
 
 
@@ -85,8 +84,8 @@ def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[La
     if job not in MODES:
         layers.insert(0, _read(Level.JOB, _job_file(job) if text is None else Path(job), text))
     if project := places.project:
-        nearby = Path(PROJECT_FILE) if project.parent == places.folder else project
-        layers.insert(0, _read(Level.PROJECT, nearby))
+        shown_path = Path(PROJECT_FILE) if project.parent == places.folder else project
+        layers.insert(0, _read(Level.PROJECT, shown_path))
     return layers
 
 
@@ -94,7 +93,7 @@ def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
     """Return the mode from the command line or the job; "single" for several programs without a mode."""
     modes = [layer.values["mode"] for layer in layers if "mode" in layer.values]
     if _has_programs(layers):
-        modes.insert(0, "single")  # for programs that name no mode
+        modes.insert(0, "single")
     written = modes[-1] if modes else None
     mode: str | None = flags.values.get("mode") or (job if job in MODES else written)
     if mode is None:
@@ -112,7 +111,7 @@ def _default_job_name(job: str) -> str:
 
 
 def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
-    """Return the job with a run folder of this user, unless the job or the profile names a folder."""
+    """Return the job with a run folder that belongs to this user, unless the job or profile names one."""
     if resolved.origin("run_dir").level > Level.DEFAULT or resolved.profile.paths.runs:
         return resolved
     from sbatchgen.jobs.resolved.own_runs import own_runs  # most profiles set paths.runs, and don't need it
@@ -125,30 +124,33 @@ def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
     return replace(resolved, run_dir=ShellPath(f"{runs}/{name}"), origins=origins)
 
 
-def _in_its_partition(
+def _resolved_in_partition(
     profile: Document[Profile], layers: Sequence[Layer], mode: str, name: str, check: Check
 ) -> ResolvedJob:
     """Return the job resolved for the partition that it names, or that sbatchgen chooses if it names none."""
 
-    def resolved_in(partition: str) -> ResolvedJob:
+    def resolve_in(partition: str) -> ResolvedJob:  # "" for the named or default partition
         if _has_programs(layers):
             from sbatchgen.jobs.resolved.programs import resolve_programs
 
             return resolve_programs(profile, layers, mode_name=mode, name=name, chosen=partition)
         return resolve(profile, layers, mode_name=mode, name=name, chosen=partition)
 
-    if named_partition(layers) or {*profile.value.partitions} <= {profile.value.default_partition}:
-        return resolved_in("")
+    has_only_default = {*profile.value.partitions} <= {profile.value.default_partition}
+    if named_partition(layers) or has_only_default:
+        return resolve_in("")
     from sbatchgen.jobs.resolved.choice import choose_partition
 
-    return choose_partition(resolved_in, check)
+    return choose_partition(resolve_in, check)
 
 
 def _has_programs(layers: Sequence[Layer]) -> bool:
+    """Return whether a layer has `programs`."""
     return any(key.startswith("programs.") for layer in layers for key in layer.values)
 
 
 def _read(level: Level, path: Path, text: str | None = None) -> Layer:
+    """Return the layer of a job YAML or of sbatchgen.yaml; `text` replaces the file's text."""
     document = read_document(path, JobSpec, text)
     return job_layer(level, document.value, document.places)
 
@@ -159,9 +161,8 @@ def _job_file(job: str) -> Path:
     if not path.is_file():
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
-            files = {
-                file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")
-            }  # .y*: yml and yaml
+            # For job.yml, the pattern *.y* also finds job.yaml.
+            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
@@ -203,10 +204,12 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
     raise CommandLineError.of("no profile is named: which cluster is the job for?", fix=fix)
 
 
-def _rerun(job: str, profile: str, args: tuple[str, ...], job_options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the words of the command that renders this job again; raises CommandLineError if not UTF-8."""
+def _render_command(
+    job: str, profile: str, args: tuple[str, ...], job_options: Mapping[str, Any]
+) -> tuple[str, ...]:
+    """Return the words of the command that renders this job; raises CommandLineError if one is not UTF-8."""
     words = ["sbatchgen", "render", job, "--profile", profile]
-    for parameter in parameters()[1:]:
+    for parameter in parameters()[1:]:  # the first is --profile
         value = job_options.get(str(parameter.name))
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
@@ -222,26 +225,25 @@ def _rerun(job: str, profile: str, args: tuple[str, ...], job_options: Mapping[s
 
 
 def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
-    """Return the request of a sweep, from the request of its first array.
+    """Return the request of a sweep, from a request whose --array is a placeholder.
 
     `array` is the value of --array, and `words` are the options that name the points, such as --param.
     """
-    cut = _end_of_options(request.rerun)
-    at = request.rerun.index("--array")
-    options = (*request.rerun[2:at], *request.rerun[at + 2 : cut])
+    end, index = _end_of_options(request.rerun), request.rerun.index("--array")
+    job_and_options = (*request.rerun[2:index], *request.rerun[index + 2 : end])  # without --array
     by = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
     origins = {**request.resolved.origins, "options.array": by}
-    chosen = replace(request.resolved.options, array=OptionValue(array))
+    options = replace(request.resolved.options, array=OptionValue(array))
     return request._replace(
-        resolved=replace(request.resolved, sweep=sweep, options=chosen, origins=origins),
-        rerun=("sbatchgen", "sweep", *options, *words, *request.rerun[cut:]),
+        resolved=replace(request.resolved, sweep=sweep, options=options, origins=origins),
+        rerun=("sbatchgen", "sweep", *job_and_options, *words, *request.rerun[end:]),
     )
 
 
 def with_options(request: Request, resolved: ResolvedJob, *words: str) -> Request:
-    """Return the request with another resolved job, which differs by the options `words`."""
-    rerun, cut = request.rerun, _end_of_options(request.rerun)
-    return request._replace(resolved=resolved, rerun=(*rerun[:cut], *words, *rerun[cut:]))
+    """Return the request with another resolved job, which follows from adding the options `words`."""
+    rerun, end = request.rerun, _end_of_options(request.rerun)
+    return request._replace(resolved=resolved, rerun=(*rerun[:end], *words, *rerun[end:]))
 
 
 def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> list[str]:
@@ -249,15 +251,15 @@ def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> lis
 
     `options` has the long names and values in turn: ["--nodes", "2", "--time", "01:00:00"].
     """
-    cut, names = _end_of_options(command), options[::2]
-    other_words = [
+    end, names = _end_of_options(command), options[::2]
+    kept_words = [
         word
-        for previous, word in zip(("", *command), command[:cut], strict=False)
+        for previous, word in zip(("", *command), command[:end], strict=False)
         if word not in names and previous not in names
     ]
-    return [*other_words, *options, *command[cut:]]
+    return [*kept_words, *options, *command[end:]]
 
 
-def _end_of_options(rerun: Sequence[str]) -> int:
-    """Return the index of the `--` before the trainer's arguments, or the number of words."""
-    return rerun.index("--") if "--" in rerun else len(rerun)
+def _end_of_options(command: Sequence[str]) -> int:
+    """Return the index of the `--` before the trainer's arguments; without `--`, the number of words."""
+    return command.index("--") if "--" in command else len(command)

@@ -130,9 +130,9 @@ class Range:
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
     """Return the sweep over every combination of values, with the last parameter changing fastest.
 
-    A parameter is written as "lr=0.1,0.01". With `most`, return so many combinations, chosen at random. Then a
-    parameter may be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1". The same seed chooses the same points.
-    Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
+    A parameter is written as "lr=0.1,0.01". With `most`, return so many combinations, chosen at random. A
+    parameter may then be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1". The same seed chooses the same
+    points. Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
     """
     parameters = dict(_parameter(text) for text in params)
     if len(parameters) != len(params):
