@@ -25,15 +25,15 @@ from sbatchgen.jobs.runtimes.base import NoFacts
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 
-# Options whose values sbatchgen passes on unread, so that sbatch is the first to parse them.
-_PARSED_BY_SBATCH = "begin deadline distribution hint mail_type nodelist signal switches"
-PARSED_BY_SBATCH = tuple(_PARSED_BY_SBATCH.split())
-EXPEDITES = "25.11"  # the first release with --requeue=expedite
+# Options whose values sbatchgen does not parse, so a rule asks sbatch's parser about them.
+_UNPARSED_OPTIONS = "begin deadline distribution hint mail_type nodelist signal switches".split()  # noqa: SIM905
+_EXPEDITE_SINCE = "25.11"  # the first release of Slurm with --requeue=expedite
 # In the batch script, these variables have the values of its own single task (sbatch(1), OUTPUT ENVIRONMENT
 # VARIABLES).
 _TASK_VARIABLES = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
-_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-_LITERAL = re.compile(r"\$(?:[A-Za-z_]\w*|\()")  # $NAME or $(, which bash expands, but the job does not
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+# $NAME or $(: bash would expand these, but in `env` a job expands only ${NAME}.
+_UNEXPANDED = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
 
 
 @RULES.add("SB025", "warning", "a signal that the script does not handle")
@@ -66,8 +66,8 @@ def _expedite(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("options.requeue")
     if not (resolved.slurm and isinstance(resolved.options.requeue, Requeue)):
         return
-    if job.slurm < EXPEDITES:
-        what = f"requeue: expedite came with Slurm {EXPEDITES}: sbatch {job.slurm} refuses the script"
+    if job.slurm < _EXPEDITE_SINCE:
+        what = f"requeue: expedite came with Slurm {_EXPEDITE_SINCE}: sbatch {job.slurm} refuses the script"
         yield Hit(at, what, "write requeue: true")
     if resolved.consecutive:
         what = "Slurm holds an expedited job that ends with a status above 0: the next of the chain never "
@@ -97,7 +97,7 @@ def _hang_action(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add(*BAD_VALUE)
 def _option_values(job: JudgedJob) -> Iterator[Hit]:
-    for name in PARSED_BY_SBATCH if job.resolved.slurm else ():
+    for name in _UNPARSED_OPTIONS if job.resolved.slurm else ():
         key = f"options.{name}"
         value = getattr(job.resolved.options, name)
         if value and job.resolved.origin(key).level > Level.DEFAULT:
@@ -129,9 +129,10 @@ def _is_missing_here(job: JudgedJob, name: str) -> bool:
     """Return whether neither the sbatch of the cluster nor a plugin that the profile lists has an option."""
     from sbatchgen.check.script.known_options import releases
 
-    known, plugin_options = releases(name), job.profile.plugin_options
-    known = known if job.assumed else tuple(release for release in known if release == job.slurm[:5])
-    return plugin_options is not None and not known and not {name, f"{name}="} & {*plugin_options}
+    with_option, plugin_options = releases(name), job.profile.plugin_options
+    # Without the cluster's release, an option of any release may be there.
+    in_sbatch = bool(with_option) if job.assumed else job.slurm[:5] in with_option
+    return plugin_options is not None and not in_sbatch and not {name, f"{name}="} & {*plugin_options}
 
 
 def _is_from_command_line(job: JudgedJob, name: str) -> bool:
@@ -150,14 +151,16 @@ def _misreading(job: JudgedJob, name: str, value: str) -> str:
     """Return a message about the way in which sbatch misreads an extra option; "" if it reads it as meant.
 
     An option that needs a value takes the next directive as its value. An option without a value refuses one.
+    So the function reads a script with the option and another directive.
     """
     from sbatchgen.check.sbatch.reader import read_script
     from sbatchgen.check.script.known_options import plugin_specs, releases
 
-    known = releases(name)
-    release = job.slurm if not known or job.slurm in known else known[-1]
-    plugins = () if known else plugin_specs((name if value == "true" else f"{name}=",))
+    with_option = releases(name)
+    release = job.slurm if not with_option or job.slurm in with_option else with_option[-1]
+    plugins = () if with_option else plugin_specs((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)
+    # sbatch refuses options such as --cpus-per-gpu in a script without GPUs.
     gpus = "#SBATCH --gpus=1\n" if name.endswith("-per-gpu") and job.resources.gpu_option else ""
     header = f"{gpus}#SBATCH {line}\n#SBATCH --comment=next\n"
     script = read_script(f"#!/bin/bash\n{header}", slurm=release, plugin_options=plugins)
@@ -172,11 +175,11 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
     profile = resolved.profile
     paths = (resolved.run_dir, resolved.data, resolved.resume, profile.paths.code)
     software = (*resolved.software.values(), *vars(resolved.facts or NoFacts()).values())
-    places = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
+    in_software = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
     for name in (name for name, value in resolved.env.items() if value is not None):
-        holding = [path for path in (*paths, *places) if isinstance(path, str) and f"${{{name}}}" in path]
-        if holding:
-            what = f"the job sets {name}, so its path {holding[0]} changes while the script runs"
+        all_paths = (path for path in (*paths, *in_software) if isinstance(path, str))
+        if path := next((path for path in all_paths if f"${{{name}}}" in path), ""):
+            what = f"the job sets {name}, so its path {path} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
             yield Hit(job.at(f"env.{name}"), what, fix)
 
@@ -184,7 +187,7 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB036", "error", "a variable of tasks in a value of the whole job")
 def _env_with_task_variables(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.env.items():
-        for variable in sorted({*_TASK_VARIABLES, *_RANKS} & {*VARIABLE.findall(value or "")}):
+        for variable in sorted({*_TASK_VARIABLES, *_RANK_VARIABLES} & {*VARIABLE.findall(value or "")}):
             what = f"{name} is set before any task starts, where {variable} is not yet that of a task"
             fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
             yield Hit(job.at(f"env.{name}"), what, fix)
@@ -193,7 +196,7 @@ def _env_with_task_variables(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB037", "warning", "a variable that the job does not expand")
 def _env_literal(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.env.items():
-        if match := _LITERAL.search(VARIABLE.sub("", value or "")):
+        if match := _UNEXPANDED.search(VARIABLE.sub("", value or "")):
             what = f"{name} gets the text {match[0]}... as it is: the job expands ${{NAME}} alone"
             yield Hit(job.at(f"env.{name}"), what, "write ${NAME}, or export it in the profile's setup")
 
@@ -307,10 +310,10 @@ def _line_breaks(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB044", "info", "a save that the image's mount may not survive")
 def _save_at_preemption(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if resolved.is_bundled or not (
-        resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop
-    ):
-        return  # the bundled trainer has loaded all modules that a save needs before the mount ends
+    saves_at_preemption = resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop
+    # The bundled trainer has loaded all modules that a save needs before the image's mount ends.
+    if resolved.is_bundled or not saves_at_preemption:
+        return
     if fault := resolved.runtime.unsaved(resolved):
         what = f"jobs of other partitions may preempt this one, and {fault.what}"
         yield Hit(job.at(fault.key), what, fault.fix)
@@ -332,7 +335,7 @@ def _resumes(program: JobProgram) -> bool:
     return program.share.is_main and _is_trainer(program)
 
 
-# Keys of a job that only some programs use, each with the test whether a program uses the key.
+# Keys of a job that only some programs use, each with a function that tells whether a program uses the key.
 _IS_USED_BY: dict[str, Callable[[JobProgram], bool]] = {
     "mode": lambda program: _is_trainer(program) and program.spec.mode is None,
     "trainer": _is_trainer,
@@ -351,9 +354,10 @@ _IS_USED_BY: dict[str, Callable[[JobProgram], bool]] = {
 }
 
 
-# Keys that have no effect in a program that is a command, or is not the main program.
+# Keys that have no effect in a program that is not the main program.
 _RESUME_KEYS = ("checkpoint", "resume_args")
-_TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", *_RESUME_KEYS)  # no effect in a command
+# Keys that have no effect in a program that is a command.
+_TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", *_RESUME_KEYS)
 
 
 def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
