@@ -26,22 +26,22 @@ class TrainerJob(JudgedJob):
         submit_folder: Path,
         environment: Mapping[str, str],
         *,
-        earlier: bool = False,
+        has_earlier_job: bool = False,
     ) -> None:
         super().__init__(resolved)
         self.submit_folder = submit_folder
         self.environment = environment  # the variables of the user's shell
-        self.earlier = earlier  # whether an earlier job has trained in the run folder
+        self.has_earlier_job = has_earlier_job  # whether an earlier job has trained in the run folder
 
     @cached_property
     def working_folder(self) -> Path | None:
         """The folder in which the job starts its trainer; None if only the running job knows the folder."""
         resolved = self.resolved
-        named = (resolved.snapshot_dir if resolved.slurm else None) or resolved.options.chdir
+        folder = ShellPath((resolved.snapshot_dir if resolved.slurm else "") or resolved.options.chdir or "")
         in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
-        if in_image or (named and ShellPath(named).unset(self.environment)):
+        if in_image or folder.unset(self.environment):
             return None
-        return self.submit_folder / ShellPath(named).filled(self.environment) if named else self.submit_folder
+        return self.submit_folder / folder.filled(self.environment)
 
     @cached_property
     def source(self) -> TrainerSource | None:
@@ -54,18 +54,20 @@ class TrainerJob(JudgedJob):
         """Whether the job certainly starts again, or continues the training of an earlier job."""
         if promises_restarts(self.resolved) or self.source is None:
             return promises_restarts(self.resolved)
-        folder, saved = self.working_folder or self.submit_folder, self.source.saved
-        has_checkpoint = not saved or any((folder / file.name).exists() for file in saved)
+        folder, saved_files = self.working_folder or self.submit_folder, self.source.saved
+        may_have_checkpoint = not saved_files or any((folder / file.name).exists() for file in saved_files)
         continues = self.resolved.stoppable or self.resolved.never_asks
-        return self.earlier and continues and has_checkpoint
+        return self.has_earlier_job and continues and may_have_checkpoint
 
     @property
     def shared_file(self) -> SavedFile | None:
-        """The file to which all points of a sweep, or all tasks of an array, save, or None."""
-        resolved, names = self.resolved, {*(self.resolved.sweep.names if self.resolved.sweep else ())}
+        """The one file to which all points of a sweep, or all tasks of an array, save; None without one."""
+        sweep = self.resolved.sweep
+        parameters = sweep.names if sweep else ()
         for file in self.source.saved if self.source else ():
-            name = _named_file(file, resolved.args) if file.option else file.name
-            if name and "{" not in name and file.option.lstrip("-") not in names:
+            name = _named_file(file, self.resolved.args) if file.option else file.name
+            differs = "{" in name or file.option.lstrip("-") in parameters  # from point to point
+            if name and not differs:
                 return replace(file, name=name)
         return None
 
@@ -83,7 +85,7 @@ def _named_file(file: SavedFile, args: Sequence[str]) -> str:
     return file.name
 
 
-# Keys with which a user or a profile decides how a job continues.
+# Keys with which a user or a profile decides whether and when a job starts again.
 _RESTART_KEYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.signal")
 
 
@@ -92,13 +94,14 @@ def layer_without_restarts(
 ) -> Layer | None:
     """Return a layer with `resume: off` for a job whose own trainer certainly never asks for a restart.
 
-    Slurm still starts the job again after a node fails, unless the trainer never loads what it saves.
+    The layer has --requeue if the trainer may load what it saves, so that Slurm starts the job again after a
+    node fails.
 
-    Return None if the job decides how it continues, if the trainer may handle signals, or if its source can't
-    be read. `submit_folder` is None if the files are on another machine.
+    Return None if the user or the profile has set a key of restarts, if the trainer may handle signals, or if
+    its source can't be read. `submit_folder` is None if the files are on another machine.
     """
-    decides = any(resolved.origin(key).level > Level.DEFAULT for key in _RESTART_KEYS)
-    if submit_folder is None or not resolved.trainer or decides or promises_restarts(resolved):
+    is_decided = any(resolved.origin(key).level > Level.DEFAULT for key in _RESTART_KEYS)
+    if submit_folder is None or not resolved.trainer or is_decided or promises_restarts(resolved):
         return None
     source = TrainerJob(resolved, submit_folder, environment).source
     if source is None or not source.never_asks or not source.lacks_handlers:
@@ -115,12 +118,12 @@ def layer_without_restarts(
 
 def promises_restarts(resolved: ResolvedJob) -> bool:
     """Return whether the job certainly starts again: at its limit, after preemption, or as the next job."""
-    requeues = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
-    return resolved.restartable and (resolved.consecutive or not resolved.asks_to_stop or requeues)
+    is_requeued = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
+    return resolved.restartable and (resolved.consecutive or not resolved.asks_to_stop or is_requeued)
 
 
 def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
-    """Return a message about work that is lost if the training is not resumed; "" if it may be resumed."""
+    """Return the review's message after `restarts:` about lost work; "" if the training may be resumed."""
     if source is None or not (resolved.restartable or resolved.never_asks):
         return ""
     fault = checkpoint_fault(str(resolved.trainer), source)
@@ -129,11 +132,11 @@ def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     if source.saves_nothing:
         return f"{fault}: at the time limit its work is lost"
     if source.never_asks and not promises_restarts(resolved):
-        how, why = source.way_to_resume, "asks for none"
+        why, remedy = "asks for none", source.way_to_resume
         if fault:
-            how = "let the trainer load its checkpoint, then add --requeue-on-timeout"
             why = "never loads what it saves"
-        return f"none at the time limit, because {resolved.trainer} {why}: {how}"
+            remedy = "let the trainer load its checkpoint, then add --requeue-on-timeout"
+        return f"none at the time limit, because {resolved.trainer} {why}: {remedy}"
     return ""
 
 
@@ -141,7 +144,7 @@ MAY_OVERWRITE = ", and may overwrite what it has saved"
 
 
 def checkpoint_fault(trainer: str, source: TrainerSource | None) -> str:
-    """Return a message that a trainer saves nothing, or never loads; "" if it may resume, or is not known."""
+    """Return a message that a trainer saves nothing, or never loads what it saves; "" if it may resume."""
     if source and source.saves_nothing:
         return f"{trainer} saves nothing"
     return f"{trainer} never loads what it saves" if source and source.never_loads else ""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from sbatchgen.base import files
@@ -36,12 +36,12 @@ from sbatchgen.jobs.runtimes import edf
 
 RULES: Rules[TrainerJob] = Rules(source="docs/reference/job.md")
 
-_EDF = "https://docs.cscs.ch/software/container-engine/edf/"
+_EDF_PAGE = "https://docs.cscs.ch/software/container-engine/edf/"
 _SYSTEM_FOLDERS = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
-# Each of these prefixes' Pythons may search both for packages, for example on Debian.
-_PREFIXES_ALWAYS_SEARCHED = (Path("/usr"), Path("/usr/local"))
+# A Python in one of these prefixes may also find packages in the other, for example on Debian.
+_SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
 # .pth files that add no folder to Python's search path.
-_HARMLESS = ("distutils-precedence.pth", "_virtualenv.pth")
+_HARMLESS_PTH = ("distutils-precedence.pth", "_virtualenv.pth")
 
 
 @RULES.add("SB045", "error", "a launcher or a script of shell in place of a trainer")
@@ -49,18 +49,19 @@ def _not_a_trainer(job: TrainerJob) -> Iterator[Hit]:
     from sbatchgen.check.executables.program import MODULES, RANK_STARTERS, SHELLS
 
     resolved, trainer, folder = job.resolved, job.resolved.trainer or "", job.working_folder
-    several = resolved.mode.several_processes and resolved.launcher != "spawn"
-    if trainer in RANK_STARTERS or (trainer in MODULES and several):
+    has_launcher = resolved.mode.several_processes and resolved.launcher != "spawn"
+    if trainer in RANK_STARTERS or (trainer in MODULES and has_launcher):
         what = f"a launcher, not a trainer: {trainer} starts processes, as sbatchgen does"
         fix = "name what it starts: --trainer train.py -- its arguments"
         yield Hit(job.at("trainer"), what, fix, None if trainer in RANK_STARTERS else "warning")
     elif trainer and folder and trainer_is_file(trainer):
         try:
-            first = files.read_start(folder / trainer, 200).partition(b"\n")[0]
+            first_line = files.read_start(folder / trainer, 200).partition(b"\n")[0]
         except OSError:
             return
-        interpreter = [part.rpartition("/")[2] for part in first.decode("latin-1")[2:].split()[:2]]
-        if first.startswith(b"#!") and not SHELLS.isdisjoint(interpreter):
+        # Of "#!/usr/bin/env bash", the words are env and bash.
+        programs = [part.rpartition("/")[2] for part in first_line.decode("latin-1")[2:].split()[:2]]
+        if first_line.startswith(b"#!") and not SHELLS.isdisjoint(programs):
             what = f"{trainer} is a script of shell: python3 can't run it"
             fix = f"name the Python program that it starts; or, if it is a job: sbatchgen submit {trainer}"
             yield Hit(job.at("trainer"), what, fix)
@@ -138,12 +139,12 @@ def _own_options(job: TrainerJob) -> Iterator[Hit]:
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
     if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
-        promised = promises_restarts(resolved)
-        off = "--max-restarts 0 promises no restart"
-        off = "without --chain nothing starts it again" if resolved.chain > 1 else off
+        starts_again = promises_restarts(resolved)
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
-        fix += f"{ALSO}{off}" if promised else ""
-        yield Hit(job.at("trainer"), work_lost(resolved, job.source), fix, None if promised else "info")
+        if starts_again:
+            one_start = "without --chain nothing starts it again"
+            fix += f"{ALSO}{one_start if resolved.chain > 1 else '--max-restarts 0 promises no restart'}"
+        yield Hit(job.at("trainer"), work_lost(resolved, job.source), fix, None if starts_again else "info")
 
 
 @RULES.add("SB050", "warning", "a trainer that saves and never loads")
@@ -151,27 +152,29 @@ def _never_loads(job: TrainerJob) -> Iterator[Hit]:
     resolved, source = job.resolved, job.source
     if not source or not source.never_loads or not job.starts_again:
         return
-    when = "it begins" if job.earlier else "each restart begins"
+    when = "it begins" if job.has_earlier_job else "each restart begins"
     what = f"{checkpoint_fault(str(resolved.trainer), source)}: {when} at the first step"
-    off = f"{ALSO}--max-restarts 0 promises no restart" if promises_restarts(resolved) else ""
-    off = f"{ALSO}without --chain nothing starts it again" if resolved.chain > 1 else off
-    fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}{off}"
+    one_start = f"{ALSO}--max-restarts 0 promises no restart" if promises_restarts(resolved) else ""
+    one_start = f"{ALSO}without --chain nothing starts it again" if resolved.chain > 1 else one_start
+    fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}{one_start}"
     yield Hit(job.at("trainer"), what + MAY_OVERWRITE, fix)
 
 
 @RULES.add("SB051", "warning", "several trainings that save to one file")
 def _shared_file(job: TrainerJob) -> Iterator[Hit]:
     resolved, file = job.resolved, job.shared_file
-    several = "the elements of the array" if resolved.options.array and not resolved.consecutive else ""
+    trainings = "the elements of the array" if resolved.options.array and not resolved.consecutive else ""
     if resolved.sweep:
-        several = f"{resolved.sweep.submitted_points} points" if resolved.sweep.submitted_points > 1 else ""
-    if not file or not several:
+        points = resolved.sweep.submitted_points
+        trainings = f"{points} points" if points > 1 else ""
+    if not file or not trainings:
         return
     name = file.name.rpartition("/")[2]
     fix = f'in {resolved.trainer}: os.path.join(os.environ["RUN_DIR"], "{name}"), which each has for itself'
     if file.option:
         fix = f"-- {file.option} {{run_dir}}/{name}"
-    yield Hit(job.at("trainer"), f"{several} save to {file.name}, each over what the others have saved", fix)
+    what = f"{trainings} save to {file.name}, each over what the others have saved"
+    yield Hit(job.at("trainer"), what, fix)
 
 
 @RULES.add("SB049", "warning", "a Python without torch")
@@ -199,43 +202,43 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
     if not job.source or not hides or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
         return
     prefix = _environment_folder(job)
-    # The packages of a module or an image are not known; those that torch usually brings are not reported.
-    known = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
-    if names := sorted((job.source.packages & {*_packages(Path(base))}) - known):
+    # The packages of a module or an image are not known: it may have those that torch usually brings.
+    found = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    if names := sorted((job.source.packages & {*_packages(Path(base))}) - found):
         what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
         what += f"{base} are hidden from it, since they may take the place of those of the environment"
         fix = "--set user_packages=true (or user_packages: true); or install them into the environment"
         yield Hit(job.at("trainer"), what, fix)
 
 
-@RULES.add("SB053", "warning", "a folder that the container does not mount", source=_EDF)
+@RULES.add("SB053", "warning", "a folder that the container does not mount", source=_EDF_PAGE)
 def _mounted(job: TrainerJob) -> Iterator[Hit]:
     resolved, environment = job.resolved, job.environment
-    named = str(resolved.software.get("edf") or "")
+    edf_name = str(resolved.software.get("edf") or "")
     mounts = (
-        edf.mounted(named, job.submit_folder, environment)
-        if resolved.runtime is edf.RUNTIME and named
+        edf.mounted(edf_name, job.submit_folder, environment)
+        if resolved.runtime is edf.RUNTIME and edf_name
         else None
     )
     if mounts is None or not job.working_folder:
         return
-    places = {
+    folders = {
         "$PWD": job.working_folder,
         "$RUN_DIR": _local_path(resolved.run_dir, job),
         "$DATA_DIR": _local_path(resolved.data, job),
         "$CODE_DIR": _local_path(resolved.code or str(bundled("code")), job),
     }
-    needed = {path for name in needed_folders(resolved, "") if (path := places.get(name))}
+    needed = {path for name in needed_folders(resolved, "") if (path := folders.get(name))}
     mounted = [Path(mount) for mount in mounts]
     missing: list[Path] = []
     for folder in sorted(needed):
-        names = (folder, folder.resolve())
-        if not any(name.is_relative_to(mount) for name in names for mount in (*mounted, *missing)):
+        paths = (folder, folder.resolve())
+        if not any(path.is_relative_to(mount) for path in paths for mount in (*mounted, *missing)):
             missing.append(folder)
     if missing:
         what = f"the container does not mount {', '.join(map(str, missing))}, which the job needs in it"
         lines = ", ".join(f'"{path}:{path}"' for path in missing)
-        yield Hit(job.at("edf"), what, f"add to mounts in {named}: mounts = [{lines}]")
+        yield Hit(job.at("edf"), what, f"add to mounts in {edf_name}: mounts = [{lines}]")
 
 
 @RULES.add("SB054", "info", "a profile that was checked long ago")
@@ -249,21 +252,21 @@ def _old_profile(job: TrainerJob) -> Iterator[Hit]:
 
 
 def _profile_to_type(resolved: ResolvedJob) -> str:
-    """Return the word that names a job's profile: its name, or a file such as ../ours.yaml without a name."""
+    """Return what to type for a job's profile: its name, or its file if the search finds no such name."""
     name = str(resolved.profile.name)
     places = (origin.where for origin in resolved.origins.values() if origin.level is Level.PROFILE)
     parts = (place.rpartition(":") for place in places)
     file = Path(next((file for file, _, line in parts if file and line), name))
-    has_name = file.is_absolute() and file.parent.name == "profiles" and file.stem == name
-    return word(name if has_name else str(file))
+    is_found_by_name = file.is_absolute() and file.parent.name == "profiles" and file.stem == name
+    return word(name if is_found_by_name else str(file))
 
 
 def _local_path(path: str, job: TrainerJob) -> Path | None:
     """Return a path of the job as a path on this machine; None if only the running job knows the path."""
-    in_shell_words = ShellPath(path)
-    if in_shell_words.unset(job.environment):
+    shell_path = ShellPath(path)
+    if shell_path.unset(job.environment):
         return None
-    return job.submit_folder / in_shell_words.filled(job.environment)
+    return job.submit_folder / shell_path.filled(job.environment)
 
 
 def _packages(prefix: Path) -> Iterator[str]:
@@ -276,7 +279,7 @@ _ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env"}  # runtime -> the key
 
 
 def _environment_folder(job: TrainerJob) -> Path | None:
-    """Return the folder of the environment whose Python the job will run; None if it is not certain."""
+    """Return the prefix of the Python that the job will run, such as a venv; None if it is not certain."""
     resolved, folder, environment = job.resolved, job.submit_folder, job.environment
     if _job_changes_python(job):
         return None
@@ -297,30 +300,31 @@ def _environment_folder(job: TrainerJob) -> Path | None:
 def _job_changes_python(job: TrainerJob) -> bool:
     """Return whether modules, setup lines or variables of the job may change its Python or packages."""
     settings = job.resolved.settings
-    lines = settings.modules or any(getattr(settings, name) for name in SETUPS)
-    return bool(lines or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
+    has_setup = settings.modules or any(getattr(settings, name) for name in SETUPS)
+    return bool(has_setup or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
 
 
 def _gets_this_path(job: TrainerJob) -> bool:
     """Return whether the job gets the PATH of this shell, and PYTHONPATH adds no folders of packages."""
-    is_same = not job.resolved.slurm or "export" not in job.resolved.directives
-    return is_same and "PYTHONPATH" not in job.environment
+    gets_all_variables = not job.resolved.slurm or "export" not in job.resolved.directives
+    return gets_all_variables and "PYTHONPATH" not in job.environment
 
 
 def _system_python(job: TrainerJob) -> Path | None:
-    """Return the system's Python if the job will run it; None if not, or if more than this PATH decides."""
+    """Return the system's Python if the job will certainly run it; None otherwise."""
     python = Path(in_shell("python3", job.environment) or "/")
     is_host = job.resolved.runtime.name == "host" and python.parent in _SYSTEM_FOLDERS
     return python if is_host and not _job_changes_python(job) and _gets_this_path(job) else None
 
 
 def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether torch is certainly missing in the system's Python: in its folders, with no .pth file."""
-    roots = {prefix, *_PREFIXES_ALWAYS_SEARCHED, Path(environment.get("HOME", "/"), ".local")}
-    places = [place for root in roots for place in root.glob("lib*/python3*/*-packages")]
-    has_torch = any((place / name).exists() for place in places for name in ("torch", "torch.py"))
-    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
-    return bool(places) and not (has_torch or adds)
+    """Return whether torch is certainly missing in the system's Python.
+
+    Its folders and ~/.local have no torch, and no .pth file that adds folders.
+    """
+    roots = {prefix, *_SYSTEM_PREFIXES, Path(environment.get("HOME", "/"), ".local")}
+    libraries = [library for root in roots for library in root.glob("lib*/python3*/*-packages")]
+    return bool(libraries) and not (_has_torch(libraries) or _adds_folders(libraries))
 
 
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
@@ -331,9 +335,19 @@ def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
     config = b""
     with contextlib.suppress(OSError):
         config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()
-    places = [*prefix.glob("lib/python3*/site-packages")]
+    libraries = [*prefix.glob("lib/python3*/site-packages")]
     local = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
-    has_torch = any((place / name).exists() for place in (*places, *local) for name in ("torch", "torch.py"))
-    adds = [path for place in places for path in place.glob("*.pth") if path.name not in _HARMLESS]
-    shares = re.search(rb"include-system-site-packages\s*=\s*true", config)
-    return bool(places) and (prefix / "bin/python3").exists() and not (has_torch or adds or shares)
+    may_have_torch = _has_torch((*libraries, *local)) or _adds_folders(libraries)
+    shares_system = re.search(rb"include-system-site-packages\s*=\s*true", config)
+    is_environment = bool(libraries) and (prefix / "bin/python3").exists()
+    return is_environment and not (may_have_torch or shares_system)
+
+
+def _has_torch(libraries: Iterable[Path]) -> bool:
+    """Return whether one of these folders of packages has torch."""
+    return any((library / name).exists() for library in libraries for name in ("torch", "torch.py"))
+
+
+def _adds_folders(libraries: Iterable[Path]) -> bool:
+    """Return whether a .pth file in these folders may add folders to Python's search path."""
+    return any(path.name not in _HARMLESS_PTH for library in libraries for path in library.glob("*.pth"))

@@ -175,7 +175,7 @@ def _folder_facts(
     conflict = find_conflict() if find_conflict else None
     start, findings = _check_here(resolved, environment, folder, run_dir, snapshot, conflict=conflict)
     earlier = bool(run_dir and submitted_scripts.newest_script(run_dir))
-    trainer = TrainerJob(resolved, folder, environment, earlier=earlier)
+    trainer = TrainerJob(resolved, folder, environment, has_earlier_job=earlier)
     findings = [*findings, *check_trainer(trainer)]
     findings += missing_inputs(resolved, snapshot, trainer.source) if snapshot else ()
     reads = trainer_checksums(trainer) if resolved.trainer or resolved.programs else ()
