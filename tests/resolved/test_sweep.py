@@ -133,7 +133,9 @@ SRUN = '#!/bin/bash\nprintf "%s\\0" "$RUN_DIR" "${@: -1}" >>"$SEEN"\nexit 5\n'
 def test_the_script_gives_each_point_its_arguments_and_its_folder(
     tmp_path: Path, array: str, resume: str
 ) -> None:
-    sweep = Sweep(("value",), tuple((value,) for value in HOSTILE), submitted_points=12, gets_first_point=True)
+    sweep = Sweep(
+        ("value",), tuple((value,) for value in HOSTILE), submitted_points=12, gets_first_point=True
+    )
     job = resolved(
         "cpu", trainer="t.py", runtime="host", array=array, run_dir=ShellPath("runs"), resume=Resume(resume)
     )

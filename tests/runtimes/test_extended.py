@@ -24,7 +24,7 @@ def test_a_variable_that_extends_itself_has_the_value_of_the_image(
     value: str, inside: str, tmp_path: Path
 ) -> None:
     of = resolved("single", "lumi", env={"A": value}, trainer="train.py", account="x")
-    lines = launch.command(of, (), ())
+    lines = launch.command_lines(of, (), ())
     words = " ".join(line for line in lines if line.strip().startswith("sh -c"))
     exported = [line for line in script(of).splitlines() if line.startswith("    export A=")]
     start = f"{exported[0]}; " if exported else "A=image "

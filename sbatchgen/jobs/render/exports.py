@@ -27,7 +27,7 @@ def exported_names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.trainer_folders(resolved),
     )
-    # `launch.command` extends the container's own values of these variables
+    # `launch.command_lines` extends the container's own values of these variables
     extended = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
     return tuple(name for name in exported if name not in extended)
 
@@ -76,7 +76,7 @@ def _env_words(resolved: ResolvedJob) -> Iterator[str]:
     plain: list[str] = []
     for name, value in resolved.env.items():
         if name in resolved.extended:
-            continue  # `launch.command` sets the variable
+            continue  # `launch.command_lines` sets the variable
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain)
             yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"

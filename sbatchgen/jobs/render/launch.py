@@ -1,4 +1,4 @@
-"""The command of the script of a resolved job: Slurm step, container, launcher, trainer and its arguments."""
+"""The command that a job's script starts: Slurm step, container, launcher, trainer and its arguments."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,26 +11,28 @@ from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share
 from sbatchgen.jobs.runtimes.base import MASKS, absolute, from_submit_folder
 
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
-# With these variables a trainer believes to be a rank of srun, but finds no world size and no address.
-TASK_VARIABLES = ("SLURM_PROCID", "SLURM_NTASKS")
-FILES_NEEDED = ("mnist", "cifar10", "imagefolder")  # data sets that the bundled trainer reads from files
+# A trainer with these variables takes itself for a rank of srun, but finds no world size and no address.
+_SRUN_RANK_VARIABLES = ("SLURM_PROCID", "SLURM_NTASKS")
+_FILE_DATASETS = ("mnist", "cifar10", "imagefolder")  # data sets that the bundled trainer reads from files
 
 
-def command(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
+def command_lines(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
     """Return the lines of the command that starts the training, quoted for bash.
 
     `exported` are the names of variables that a container must get, `mounted` the folders that it mounts.
     """
-    runtime = quoting.packed(_runtime(resolved, exported, mounted))
-    return (*_step_lines(resolved), *runtime, *task_setup(resolved), *program(resolved))
+    runtime = quoting.packed(_runtime_words(resolved, exported, mounted))
+    return (*_step_lines(resolved), *runtime, *_task_setup_words(resolved), *program_lines(resolved))
 
 
-def program(resolved: ResolvedJob) -> tuple[str, ...]:
+def program_lines(resolved: ResolvedJob) -> tuple[str, ...]:
     """Return the last lines of the command: the launcher, and the trainer with its arguments."""
-    return (*_trainer(resolved), *arguments.argument_lines(resolved))
+    return (*_launcher_lines(resolved), *arguments.argument_lines(resolved))
 
 
-def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str], job_id: str) -> str:
+def preflight_command(
+    resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str], job_id: str
+) -> str:
     """Return the command that checks the nodes before the training; "" if the job has no such check."""
     setting, per_task = resolved.settings.preflight, resolved.resources.gpus_per_task
     if not setting:
@@ -40,11 +42,11 @@ def preflight(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[
         gpus = sum(count for _, count in per_task)
     if resolved.programs:
         gpus = resolved.gpus_of_programs
-    shared = not resolved.slurm or resolved.shards or resolved.partition.oversubscribed
+    may_be_shared = not resolved.slurm or resolved.shards or resolved.partition.oversubscribed
     words = ['python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR"', f"--gpus {gpus}"]
-    words += ["--shared"] if gpus and shared else []
+    words += ["--shared"] if gpus and may_be_shared else []
     words += [f'--exclude "{job_id}"'] if setting is not True and resolved.slurm else []
-    words += ["-- srun" if resolved.slurm else "--", *_runtime(resolved, exported, mounted)]
+    words += ["-- srun" if resolved.slurm else "--", *_runtime_words(resolved, exported, mounted)]
     words += [quoting.value(resolved.settings.python or "python3")]
     return " \\\n        ".join(quoting.packed(words))
 
@@ -54,7 +56,7 @@ def container_lines(
 ) -> tuple[str, ...]:
     """Return the words that start any program in the job's container; () without Slurm or a container."""
     has_container = resolved.slurm and resolved.runtime.is_container and not resolved.programs
-    return tuple(quoting.packed(_runtime(resolved, exported, mounted))) if has_container else ()
+    return tuple(quoting.packed(_runtime_words(resolved, exported, mounted))) if has_container else ()
 
 
 def excludes_bad_nodes(resolved: ResolvedJob) -> bool:
@@ -63,12 +65,12 @@ def excludes_bad_nodes(resolved: ResolvedJob) -> bool:
 
 
 def requeue_command(resolved: ResolvedJob) -> str:
-    """Return the command that requeues the job whose id follows."""
-    after_hang = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude'
-    return after_hang if resolved.hang == "requeue" else "scontrol requeue"
+    """Return the start of the command that requeues a job; the job's id is the next word."""
+    without_hung_nodes = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude'
+    return without_hung_nodes if resolved.hang == "requeue" else "scontrol requeue"
 
 
-def node_setup(resolved: ResolvedJob) -> str:
+def node_setup_command(resolved: ResolvedJob) -> str:
     """Return the command that runs `setup_per_node` once on each node; "" without such a setup."""
     text = quoting.shell_text(resolved.settings.setup_per_node)
     if not text or not resolved.slurm:
@@ -77,21 +79,21 @@ def node_setup(resolved: ResolvedJob) -> str:
     return f"{step} bash -c {text}"
 
 
-def task_setup(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the command of a task before its program: it runs `setup_per_task`, and fills in {node_rank}."""
+def _task_setup_words(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the words before a task's program that run `setup_per_task` and fill in {node_rank}."""
     lines = resolved.settings.setup_per_task
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
-    counts = arguments.NODE_RANK in rank
-    if lines or counts:
-        words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if counts else "$@"
+    fills_in_rank = arguments.NODE_RANK in rank
+    if lines or fills_in_rank:
+        words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if fills_in_rank else "$@"
         text = quoting.shell_text((*lines, f'exec "{words}"'))
-        yield f"bash -c {text} task"  # $0 in messages of bash
+        yield f"bash -c {text} task"  # bash's messages begin with "task"
 
 
 def setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
     """Return the profile's lines of shell, and a line that turns off the options that they set.
 
-    With their `set -e`, the script would end before it starts the job again.
+    With a `set -e` of these lines, the script would end before it starts the job again.
     """
     has_set = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
     return (
@@ -123,34 +125,35 @@ def needs_rendezvous(resolved: ResolvedJob) -> bool:
     """Return whether Slurm tasks need MASTER_ADDR and MASTER_PORT to meet, or an argument names them."""
     if resolved.programs:  # each program that needs a rendezvous has its own
         return False
-    named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
-    return resolved.slurm and (named or (resolved.mode.several_processes and _several_tasks(resolved)))
+    is_named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
+    tasks_meet = resolved.mode.several_processes and _has_several_tasks(resolved)
+    return resolved.slurm and (is_named or tasks_meet)
 
 
-_PORTS_OF_JOB = 8  # number of ports that are reserved for a job
+_PORTS_OF_JOB = 8  # ports that are reserved for a job with one program
 
 
 def first_port(resolved: ResolvedJob, ports: int = _PORTS_OF_JOB) -> str:
     """Return the first of several ports that are reserved for a job, as a word of bash.
 
-    Return "" if the profile names no range of ports. The script then looks for ports below those that the
-    kernel gives to any program.
+    Each job takes a block of the profile's ports, by its job id. Return "" if the profile names no range of
+    ports. The script then looks for ports below those that the kernel gives to any program.
     """
     network = resolved.settings.network
     if not network.port_base:
         return ""
-    reserved = -(-ports // _PORTS_OF_JOB) * _PORTS_OF_JOB  # rounded up
-    number = "SLURM_JOB_ID" if resolved.slurm else "$$"
-    places, step = int(network.port_count), ""
-    if places >= reserved:
-        places, step = places // reserved, f" * {reserved}"
-    return f"$(({network.port_base} + {number} % {places}{step}))"
+    block_size = -(-ports // _PORTS_OF_JOB) * _PORTS_OF_JOB  # rounded up
+    id_in_bash = "SLURM_JOB_ID" if resolved.slurm else "$$"
+    blocks, factor = int(network.port_count), ""
+    if blocks >= block_size:  # else the range is too small for blocks
+        blocks, factor = blocks // block_size, f" * {block_size}"
+    return f"$(({network.port_base} + {id_in_bash} % {blocks}{factor}))"
 
 
 def watches_step_ends(resolved: ResolvedJob) -> bool:
     """Return whether training/step_end.py watches the end of Slurm steps with several tasks."""
     jobs = [program.job for program in resolved.programs] or [resolved]
-    return resolved.slurm and any(_several_tasks(job) and job.starter.name == "srun" for job in jobs)
+    return resolved.slurm and any(_has_several_tasks(job) and job.starter.name == "srun" for job in jobs)
 
 
 def uses_code(resolved: ResolvedJob) -> bool:
@@ -162,8 +165,8 @@ def uses_code(resolved: ResolvedJob) -> bool:
 
 def _starts_code(resolved: ResolvedJob) -> bool:
     """Return whether the command of a job or program starts a file of the training package."""
-    preset = resolved.share is not None and bool(resolved.share.preset)
-    return preset or resolved.is_bundled or resolved.launcher is not None or _is_wrapped(resolved)
+    has_preset = resolved.share is not None and bool(resolved.share.preset)
+    return has_preset or resolved.is_bundled or resolved.launcher is not None or _is_wrapped(resolved)
 
 
 def uses_data(resolved: ResolvedJob) -> bool:
@@ -180,8 +183,8 @@ def _reads_data(resolved: ResolvedJob) -> bool:
         return False
     if resolved.trainer:  # the profile's data set is for the bundled trainer
         return level >= Level.PROJECT
-    dataset = _dataset(resolved.args)
-    return level > Level.DEFAULT or dataset in FILES_NEEDED or dataset.strip("{}") in resolved.placed
+    dataset = _dataset(resolved.args)  # perhaps the placeholder of a sweep's parameter
+    return level > Level.DEFAULT or dataset in _FILE_DATASETS or dataset.strip("{}") in resolved.placed
 
 
 def trainer_folders(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -258,7 +261,7 @@ def _derived_options(resolved: ResolvedJob) -> Iterator[tuple[str, str]]:
         yield "ntasks-per-node", str(resolved.nproc_per_node if resolved.launcher == "srun" else 1)
     if resolved.options.cpus_per_task is not None and not share:
         yield "cpus-per-task", '"$SLURM_CPUS_PER_TASK"'  # srun of Slurm 22.05 and 23.02 does not inherit it
-    if _several_tasks(resolved):
+    if _has_several_tasks(resolved):
         # Rank 0 must be on the first node, because MASTER_ADDR names that node. Newer releases of Slurm may
         # order the ranks by topology instead. If the job sets a distribution, srun reads SLURM_DISTRIBUTION,
         # and rank 0 is also on the first node.
@@ -286,81 +289,82 @@ def _share_options(share: Share) -> Iterator[tuple[str, str]]:
     if share.cpus_per_node:
         yield "cpus-per-task", str(max(1, share.cpus_per_node // share.tasks_per_node))
     if share.gpu_option:
-        yield share.gpu_option, f"gpu:{share.gpus_per_node}" if share.gpu_option == "gres" else str(share.gpus_per_node)
+        kind = "gpu:" if share.gpu_option == "gres" else ""
+        yield share.gpu_option, f"{kind}{share.gpus_per_node}"
     if share.beside:
         yield "overlap", ""  # the step uses the GPUs and CPUs of the program that it runs beside
     elif share.shares_node:
         yield "exact", ""
     if share.beside or share.shares_node:
         yield "mem", "0"
-    if not share.is_main:  # a file for each task, because srun waits until every process has closed its output
+    if not share.is_main:  # a file for each task, since srun waits until every process has closed its output
         yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.bash_name}.%t.log"'
         yield "open-mode", "append"
 
 
-def _several_tasks(resolved: ResolvedJob) -> bool:
+def _has_several_tasks(resolved: ResolvedJob) -> bool:
     """Return whether the Slurm step of the training has more than one task."""
     return resolved.nodes > 1 or resolved.launcher == "srun"
 
 
-def _runtime(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
+def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
     """Yield the runtime's words before the trainer, and the commands that change variables in a container."""
     in_container = resolved.runtime.is_container
     yield from resolved.runtime.command(resolved, exported, mounted)
     # A trainer that starts its processes on a single node needs no rendezvous, but the image may set one.
-    on_one_node = resolved.launcher == "spawn" and not _several_tasks(resolved)
+    on_one_node = resolved.launcher == "spawn" and not _has_several_tasks(resolved)
     hides_rendezvous = in_container and resolved.trainer and on_one_node
     unset: tuple[str, ...] = RENDEZVOUS_VARIABLES if hides_rendezvous else ()
     if hides_rank(resolved):
-        unset += TASK_VARIABLES
+        unset += _SRUN_RANK_VARIABLES
     if resolved.mode.uses_gpus and resolved.slurm:  # Slurm may set several masks (gres.conf(5), Flags)
         unset += MASKS[resolved.gpu_vendor][1:]
     changes = [f"-u {name}" for name in unset if name not in resolved.env]
     changes += resolved.runtime.environment_changes(resolved)  # srun may look up other programs on the node
     if changes:
         yield " ".join(["env", *changes])
-    for name, ends in resolved.extended.items():  # the image's own value is known only inside the container
-        for value, extended in zip(ends, (rf"\$0\${name}", rf"\${name}\$0"), strict=True):
-            if value:
-                yield rf'sh -c "{name}={extended} exec \"\$@\"" {quoting.value(value)}'
+    for name, texts in resolved.extended.items():  # the image's own value is known only inside the container
+        for text, new_value in zip(texts, (rf"\$0\${name}", rf"\${name}\$0"), strict=True):
+            if text:
+                yield rf'sh -c "{name}={new_value} exec \"\$@\"" {quoting.value(text)}'
     if in_container and "PYTHONPATH" in resolved.env.keys() - resolved.extended.keys():
         # The job's PYTHONPATH comes before the image's.
         yield r'sh -c "PYTHONPATH=\$0\${PYTHONPATH:+:\$PYTHONPATH} exec \"\$@\"" "$PYTHONPATH"'
 
 
-def _trainer(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the words that start the launcher and the trainer, before the trainer's own arguments."""
+def _launcher_lines(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the lines that start the launcher and the trainer, before the trainer's own arguments."""
     if resolved.is_command:
-        yield from _preset(resolved)
+        yield from _preset_lines(resolved)
         return  # all words of a command are in its arguments
-    ours = '"$CODE_DIR/training"'
-    trainer, module = resolved.trainer, _is_module(resolved.trainer)
+    bundled = '"$CODE_DIR/training"'
+    trainer, is_module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
-    mask = MASKS[resolved.gpu_vendor][0]
+    mask = MASKS[resolved.gpu_vendor][0]  # the variable with the GPUs that a process sees
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
-        python = f"env {mask}= {python}"  # exported, Slurm would unset it before the step
-    started = " ".join([*(["-m"] if module else []), arguments.word(trainer or "", resolved)])
+        python = f"env {mask}= {python}"  # Slurm would unset an exported variable before the step
     if resolved.launcher in AGENTS:
         # `--` ends the launcher's options, because it reads a trainer's --n as a short form of one of them.
-        end = "-m --" if module else "--"
-        more = [*(arguments.launcher_word(arg, resolved) for arg in resolved.launcher_args), end]
-        first, *rest = [end] if not resolved.launcher_args else ["", *quoting.packed(more)]
-        processes = f"--nproc-per-node={arguments.nproc(resolved)} {first}".rstrip()
+        end = "-m --" if is_module else "--"
+        words = [*(arguments.launcher_word(arg, resolved) for arg in resolved.launcher_args), end]
+        # Without further arguments, `end` is on the launcher's line.
+        end_of_line, *lines = [f" {end}"] if not resolved.launcher_args else ["", *quoting.packed(words)]
+        processes = f"--nproc-per-node={arguments.nproc(resolved)}{end_of_line}"
         if resolved.launcher == "torchrun":
             yield f'{python} "$CODE_DIR/training/torchrun.py"{_node_options(resolved)} {processes}'
         else:
             yield f"ft_launcher {_rendezvous_options(resolved)}"
             yield processes
-        yield from rest
-        yield from (
-            [arguments.word(trainer, resolved)] if trainer else quoting.packed([ours, *_flags(resolved)])
-        )
-    elif trainer and (resolved.launcher or _is_wrapped(resolved)):
-        yield f'{python} "$CODE_DIR/training/task.py" --launcher {_rank_source(resolved)} -- {started}'
+        yield from lines
+        program = [arguments.word(trainer, resolved)] if trainer else [bundled, *_bundled_flags(resolved)]
+        yield from quoting.packed(program)
     elif trainer:
-        yield f"{python} {started}"
+        start = f'"$CODE_DIR/training/task.py" --launcher {_rank_source(resolved)} -- '
+        is_started_by_task = resolved.launcher or _is_wrapped(resolved)
+        module = "-m " if is_module else ""
+        yield f"{python} {start if is_started_by_task else ''}{module}{arguments.word(trainer, resolved)}"
     else:
-        yield from quoting.packed([f"{python} {ours}", *_flags(resolved)])
+        yield from quoting.packed([f"{python} {bundled}", *_bundled_flags(resolved)])
 
 
 def _is_module(trainer: str | None) -> bool:
@@ -372,8 +376,8 @@ def _is_module(trainer: str | None) -> bool:
     return not trainer_is_file(trainer)
 
 
-def _preset(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the words that start a program's preset on each node, and its command on the first node."""
+def _preset_lines(resolved: ResolvedJob) -> Iterator[str]:
+    """Yield the lines that start a program's preset on each node, and its command on the first node."""
     share = resolved.share
     if share and share.preset:
         python, name = quoting.value(resolved.settings.python or "python3"), share.name.variable
@@ -400,21 +404,21 @@ def _is_wrapped(resolved: ResolvedJob) -> bool:
 def _node_options(resolved: ResolvedJob) -> str:
     """Return the launcher's options for the number of nodes, after a blank; "" if it needs none."""
     if resolved.profile.scheduler == "env":
-        return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # the platform sets both, and counts nodes
-    several = resolved.launcher == "torchrun" and resolved.nodes > 1
-    return f" --nnodes={arguments.nnodes(resolved)}" if several else ""
+        return ' --nnodes="$WORLD_SIZE" --node-rank="$RANK"'  # the platform counts nodes in both
+    needs_nodes = resolved.launcher == "torchrun" and resolved.nodes > 1
+    return f" --nnodes={arguments.nnodes(resolved)}" if needs_nodes else ""
 
 
 def _rendezvous_options(resolved: ResolvedJob) -> str:
     """Return ft_launcher's options for the rendezvous; with c10d, spare nodes may come and go."""
     if resolved.nodes == 1:
         return "--standalone"
-    spares = any(arg.startswith("--nnodes") for arg in resolved.launcher_args)
-    nodes = "" if spares else f"--nnodes={arguments.nnodes(resolved)} "
+    has_spares = any(arg.startswith("--nnodes") for arg in resolved.launcher_args)  # such as --nnodes=6:8
+    nodes = "" if has_spares else f"--nnodes={arguments.nnodes(resolved)} "
     return f'{nodes}--rdzv-backend=c10d --rdzv-endpoint="$MASTER_ADDR:$MASTER_PORT" --rdzv-id=job'
 
 
-def _flags(resolved: ResolvedJob) -> Iterator[str]:
+def _bundled_flags(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the flags of the bundled trainer that sbatchgen sets."""
     yield '--run-dir "$RUN_DIR"'
     if uses_data(resolved):
@@ -435,9 +439,9 @@ def _flags(resolved: ResolvedJob) -> Iterator[str]:
 def _dataset(args: Sequence[str]) -> str:
     """Return the value of the bundled trainer's --dataset; argparse uses the last of several."""
     dataset = "mnist"
-    for place, arg in enumerate(args):
+    for index, arg in enumerate(args):
         if arg.startswith("--dataset="):
             dataset = arg.partition("=")[2]
-        elif arg == "--dataset" and place + 1 < len(args):
-            dataset = args[place + 1]
+        elif arg == "--dataset" and index + 1 < len(args):
+            dataset = args[index + 1]
     return dataset

@@ -149,7 +149,7 @@ def _site_variables(resolved: ResolvedJob) -> dict[str, Any]:
         "other_directives": settings.directives if resolved.slurm else (),
         **{name: launch.setup_lines(getattr(settings, name)) for name in setups},
         "has_setup": any(getattr(settings, name) for name in setups),
-        "setup_per_node": launch.node_setup(resolved),
+        "setup_per_node": launch.node_setup_command(resolved),
         "module_lines": tuple(_modules(resolved)),
         "master_addr": settings.master_addr or "",
         "keeps_pythonpath": _keeps_pythonpath(resolved),
@@ -199,7 +199,7 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
     mounted, meets = launch.mounted_folders(resolved, folder_variable), launch.needs_rendezvous(resolved)
     return {
         **{name: getattr(resolved, name) for name in _JOB_ATTRIBUTES},
-        "preflight": launch.preflight(resolved, exported, mounted, _job_id(resolved)),
+        "preflight": launch.preflight_command(resolved, exported, mounted, _job_id(resolved)),
         "excludes": launch.excludes_bad_nodes(resolved),
         "node_lines": tuple(exports.node_setup_lines(resolved)),
         "software_lines": tuple(resolved.runtime.settings(resolved, folder_variable)),
@@ -211,7 +211,7 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
         "export_lines": tuple(exports.export_lines(resolved)),
         "training_title": _title(resolved),
         "second_part": f"{SECOND_PART} every job of {_kind_of_job(resolved)}: sbatchgen help script",
-        "command_lines": launch.command(resolved, exported, mounted) if not resolved.programs else (),
+        "command_lines": launch.command_lines(resolved, exported, mounted) if not resolved.programs else (),
         "container_lines": launch.container_lines(resolved, exported, mounted),
         "programs": (),
     }

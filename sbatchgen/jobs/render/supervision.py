@@ -132,7 +132,9 @@ def _start_lines(program: JobProgram, folder_variable: str) -> Iterator[str]:
     if not (job.slurm or share.is_main):
         yield f'exec >>"{_LOGS}/{share.bash_name}.0.log" 2>&1'
     yield from (f"export {line}" for line in quoting.packed(_program_exports(program)))
-    command = launch.command(job, exports.exported_names(job), launch.mounted_folders(job, folder_variable))
+    command = launch.command_lines(
+        job, exports.exported_names(job), launch.mounted_folders(job, folder_variable)
+    )
     # srun's messages about the ends of tasks go to a file of their own: after TERM there is one for each task
     has_srun_log = job.slurm and not share.is_main
     messages = [f'2>>"{_LOGS}/{share.bash_name}.srun.log"'] if has_srun_log else []

@@ -39,9 +39,7 @@ def refuse_faults(programs: Sequence[WrittenProgram], layers: Sequence[Layer]) -
         raise CommandLineError([Problem(what, at[key], fix) for key, what, fix in faults])
 
 
-def _joint_faults(
-    programs: Sequence[WrittenProgram], layers: Sequence[Layer]
-) -> Iterator[_Fault]:
+def _joint_faults(programs: Sequence[WrittenProgram], layers: Sequence[Layer]) -> Iterator[_Fault]:
     """Yield the faults that concern several programs or the whole job."""
     instances = sum(int(program.spec.replicas or 1) for program in programs)
     if instances > MAX_PROGRAMS:
@@ -67,9 +65,7 @@ def _joint_faults(
             yield f"options.{option}", what, "remove it: each program has its share"
 
 
-def _program_faults(
-    program: WrittenProgram, programs: Sequence[WrittenProgram]
-) -> Iterator[_Fault]:
+def _program_faults(program: WrittenProgram, programs: Sequence[WrittenProgram]) -> Iterator[_Fault]:
     """Yield the faults of one program, such as names of unknown programs."""
     names, key = [other.name for other in programs], f"{KEY_PREFIX}{program.name}"
     for other in program.spec.needs:

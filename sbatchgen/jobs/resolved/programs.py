@@ -195,9 +195,7 @@ def _settings_layer(main: WrittenProgram, programs: Sequence[WrittenProgram]) ->
     return Layer(Level.JOB, values, {})
 
 
-def _program_layer(
-    program: WrittenProgram, programs: Sequence[WrittenProgram], *, is_main: bool
-) -> Layer:
+def _program_layer(program: WrittenProgram, programs: Sequence[WrittenProgram], *, is_main: bool) -> Layer:
     """Return the layer with a program's settings, and with its share as the options of a job of its own."""
     spec, values = program.spec, dict(_settings(program, programs))
     values["options.nodes"] = Count(program.nodes)

@@ -67,7 +67,7 @@ def layout_of_job(resolved: ResolvedJob, request: Allocation, script: str, plann
     if resolved.programs:
         placed = layout_of_script(resolved.resources, request, planned)
         return replace(placed, programs=tuple(_program(program, resolved) for program in resolved.programs))
-    program = launch.program(resolved)
+    program = launch.program_lines(resolved)
     is_known = all(line in script for line in program)  # a site's template may start another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     may_start_more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
@@ -96,7 +96,7 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
         runtime="" if program.has_runtime_of(resolved) else program.job.runtime.name,
         preset=program.spec.preset or "",
         after=program.spec.needs,
-        command=" ".join(launch.program(program.job)),
+        command=" ".join(launch.program_lines(program.job)),
     )
 
 
