@@ -144,7 +144,7 @@ def _submit(
     )
     form, reviews = options["form"], [review_of(submission)]
     several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
-    what = f"{in_short(submission.review)}: {points.chosen:,} points{several}"
+    what = f"{in_short(submission.review)}: {points.submitted_points:,} points{several}"
     submit.exit_with_json_errors(form, reviews)
     confirm_options = {name: options[name] for name in ("yes", "dry_run", "reviewed")}
     if not submit.show_and_confirm([*map(folded, reviews)], what, **confirm_options):

@@ -40,7 +40,7 @@ def seen_by(
     return (folder / "seen").read_text().split("\0")[:-1]
 
 
-GRID = Sweep(("lr", "model.depth"), (("0.1", "2"), ("0.01", "4")), chosen=2)
+GRID = Sweep(("lr", "model.depth"), (("0.1", "2"), ("0.01", "4")), submitted_points=2)
 
 
 def test_values_go_where_the_placeholders_are(tmp_path: Path) -> None:
@@ -72,13 +72,13 @@ def test_other_braces_are_the_programs_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["run_dir", "resume"])
 def test_a_parameter_wins_over_a_placeholder_of_every_job(tmp_path: Path, name: str) -> None:
-    sweep = Sweep((name,), (("x",),), chosen=1)
+    sweep = Sweep((name,), (("x",),), submitted_points=1)
     assert seen_by(tmp_path, sweep, 0, f"{{{name}}}")[3:] == ["x"]
 
 
 def test_a_parameter_is_no_mistyped_placeholder() -> None:
     job = resolved("single", trainer="t.py", runtime="host", array="0", args=("{run_dirs}",))
-    sweep = Sweep(("run_dirs",), (("x",),), chosen=1)
+    sweep = Sweep(("run_dirs",), (("x",),), submitted_points=1)
     assert "SB039" in {finding.rule for finding in check(job)}
     assert "SB039" not in {finding.rule for finding in check(replace(job, sweep=sweep))}
 
