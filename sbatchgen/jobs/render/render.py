@@ -34,9 +34,9 @@ TITLES = {
 # Attributes of the resolved job that are variables of the templates.
 _JOB_ATTRIBUTES = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
 _PROVENANCE = "sbatchgen"  # the start of the comment that says how the script was made
-# Variables of the submitting shell with paths that a container does not have.
-_BUNDLES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-FOREIGN = ("BASH_ENV", "CONDA_PREFIX", *_BUNDLES, "VIRTUAL_ENV")
+_CERTIFICATES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+# Variables of the submitting shell that hold paths outside of a container.
+FOREIGN = ("BASH_ENV", "CONDA_PREFIX", *_CERTIFICATES, "VIRTUAL_ENV")
 _LINE_START = re.compile(r"^(?:\0[^\0]*\0)*", re.MULTILINE)  # the start of a line, after the marks of `trace`
 _SET_AT_MOST_SITES = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")
 
@@ -71,7 +71,8 @@ def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) 
     """Return the text of the resolved job's template, filled with its variables. Raises like `render`."""
     values = context(resolved, code=code) | {"provenance": _PROVENANCE}
     runtimes = [_own_runtime_lines(environment, program, resolved, code) for program in resolved.programs]
-    values["programs"] = [(*part, text) for part, text in zip(values["programs"], runtimes, strict=True)]
+    # A row of the variable `programs` has the fields of `ProgramFunctions`, and these lines.
+    values["programs"] = [(*row, lines) for row, lines in zip(values["programs"], runtimes, strict=True)]
     return render_template(environment, resolved.template, values)
 
 
@@ -82,16 +83,16 @@ def _own_runtime_lines(
     job = program.job
     if program.has_runtime_of(resolved):
         return ""
-    more = {"export_lines": exports.program_lines(job, resolved), "of_job": _keeps_pythonpath(resolved)}
-    text = render_template(environment, "own_runtime.sh.j2", context(job, code=code) | more)
-    return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))
+    values = context(job, code=code)
+    values |= {"export_lines": exports.program_lines(job, resolved), "of_job": _keeps_pythonpath(resolved)}
+    text = render_template(environment, "own_runtime.sh.j2", values)
+    return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))  # in a function of bash, so indented
 
 
 def finish(text: str, rerun: Sequence[str]) -> str:
-    """Return a filled template as a script.
+    """Return a filled template as a script, whose second line has the command that rendered it.
 
-    The script has single empty lines, and the command that rendered the script in a comment. Empty lines of
-    the user stay, such as those of a here-document.
+    Of several empty lines, one stays. All empty lines of the user stay, such as those of a here-document.
     """
     script = text
     while "\n\n\n" in script:
@@ -108,14 +109,14 @@ def rendered_by(script: str) -> str:
 
 
 def digest(script: str) -> str:
-    """Return a checksum of the script without the line of the checksum; it differs for an edited script."""
+    """Return a checksum of the script without the line that holds the checksum, to detect later edits."""
     head, start, rest = script.partition(f"# {_PROVENANCE}")
     body = rest.partition("\n")[2] if start else rest
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
 
 
 def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
-    """Return the variables of the templates."""
+    """Return the variables of the templates; `code` is the folder of the bundled package `training`."""
     folder_variable = "SLURM_SUBMIT_DIR" if resolved.slurm else "PWD"
     exported = exports.exported_names(resolved)
     return (
@@ -131,11 +132,11 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
 
 def _array(resolved: ResolvedJob) -> str:
     """Return the value of --array; "" for a job without an array, or without Slurm."""
-    return (resolved.options.array if resolved.slurm else None) or ""
+    return resolved.options.array or "" if resolved.slurm else ""
 
 
 def _job_id(resolved: ResolvedJob) -> str:
-    """Return the job's id in bash. In an array it is ARRAY_TASK, since each task has a job id of its own."""
+    """Return the job's id in bash; for a task of an array it is such as 4711_3, as users know it."""
     return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if _array(resolved) else "$SLURM_JOB_ID"
 
 
@@ -172,8 +173,9 @@ def _array_variables(resolved: ResolvedJob) -> dict[str, Any]:
 def _restart_variables(resolved: ResolvedJob) -> dict[str, Any]:
     """Return the template's variables for stopping, restarting and resuming the job, and for their files."""
     files, sweep = launch.exchanged_files(resolved), resolved.sweep
-    restarts = resolved.restartable or (resolved.programs and resolved.slurm and resolved.options.requeue)
-    waits_for_requeue = bool(resolved.requeue_on_node_fail and restarts and resolved.nodes > 1)
+    is_requeued = resolved.programs and resolved.slurm and resolved.options.requeue
+    may_restart = resolved.restartable or is_requeued
+    waits_for_requeue = bool(resolved.requeue_on_node_fail and may_restart and resolved.nodes > 1)
     is_single_job = not (resolved.consecutive or resolved.programs)
     return {
         "ssh_nodes": bool(resolved.profile.interactive.ssh_nodes),
@@ -222,13 +224,15 @@ def _runtime_variables(
 ) -> dict[str, Any]:
     """Return the template's variables for the bash functions that set up the runtimes of all programs."""
     values = {name: value for runtime in RUNTIMES.values() for name, value in runtime.unset.items()}
-    jobs = [resolved, *resolved.jobs]
+    jobs = resolved.jobs
     for job in jobs:
         variables = job.runtime.variables(job, folder_variable, exported)
         values |= {name: values.get(name) or value for name, value in variables.items()}
-    called = {call.split()[0] for job in jobs for call in job.runtime.starts_by(job, ()) if "=" not in call}
+    # A line of `starts_by` sets a variable, or calls a function whose lines are in a template of its name.
+    lines = (line for job in jobs for line in job.runtime.starts_by(job, ()))
+    functions = {line.split()[0] for line in lines if "=" not in line}
     return values | {
-        "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(called)],
+        "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(functions)],
         "any_container": any(job.runtime.is_container for job in jobs),
         "foreign": [name for name in FOREIGN if not any(inherits_variable(job, name) for job in jobs)],
         "starts_pyxis": resolved.slurm and RUNTIMES["enroot"] in [job.runtime for job in jobs],
@@ -259,7 +263,7 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
     paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return {
-        # without a slash at its end, because bash would follow a link before it
+        # without a slash at its end, because with it bash would follow a link
         "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, folder_variable)),
         "uses_data": launch.uses_data(resolved),
         "data": absolute(resolved.data, folder_variable),
@@ -276,7 +280,7 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
 
 
 def _kind_of_job(resolved: ResolvedJob) -> str:
-    """Return the kind of a job in words: its runtime, and the features on which the second part depends."""
+    """Return the kind of a job in words: its runtime, and the features that decide the second part."""
     features = {
         "several programs": bool(resolved.programs),
         "a sweep": resolved.sweep is not None,
@@ -290,7 +294,8 @@ def _kind_of_job(resolved: ResolvedJob) -> str:
 def _title(resolved: ResolvedJob) -> str:
     """Return the title of the command in the script's comment."""
     title = TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title
-    return f"{title}, without variables that name it one of several" * launch.hides_rank(resolved) or title
+    ending = ", without variables that name it one of several" if launch.hides_rank(resolved) else ""
+    return f"{title}{ending}"
 
 
 def _modules(resolved: ResolvedJob) -> Iterator[str]:
@@ -299,8 +304,8 @@ def _modules(resolved: ResolvedJob) -> Iterator[str]:
     start = resolved.settings.module_start or ("purge" if modules else "keep")
     if start != "keep":
         yield f"module {start}"
-    for uses, group in itertools.groupby(modules, lambda entry: entry.startswith("use ")):
-        if uses:
-            yield from (f"module use {quoting.path(entry[4:].strip())}" for entry in group)
+    for is_use, entries in itertools.groupby(modules, lambda entry: entry.startswith("use ")):
+        if is_use:
+            yield from (f"module use {quoting.path(entry[4:].strip())}" for entry in entries)
         else:
-            yield f"""module load {quoting.words(tuple(group))} || die "can't load the modules\""""
+            yield f"""module load {quoting.words(tuple(entries))} || die "can't load the modules\""""

@@ -8,16 +8,16 @@ from sbatchgen.jobs.render import arguments, exports, launch
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 
 GRACE_S = 60  # seconds between TERM and KILL, if a program sets no `grace`
-_LOGS = "$RUN_DIR/programs"
+_LOG_FOLDER = "$RUN_DIR/programs"
 
 
-class _Function(NamedTuple):
+class ProgramFunctions(NamedTuple):
     """The two bash functions of a program: the start, and the test whether the program is ready."""
 
-    name: str  # the name of the program
-    numbered: bool  # whether the functions get the number of a replica
-    lines: tuple[str, ...]  # the lines that start the program
-    ready: str  # the command that tests whether the program is ready, or ""
+    program: str  # its name
+    take_number: bool  # whether the functions get the number of a replica
+    start_lines: tuple[str, ...]
+    ready_test: str  # a command; "" if no sign shows that the program is ready
 
 
 def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[str, Any]:
@@ -27,31 +27,30 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
     """
     programs = resolved.programs
     main = next((program.name for program in programs if program.share.is_main), "")
-    instances = [word for program in programs if program.name != main for word in _bash_names(program)]
+    names = [_bash_word(program) for program in programs if program.name != main]
+    lasting = [_bash_word(program) for program in programs if not program.spec.optional]
     signs = {sign for program in programs for sign in program.ready.signs}
     ports = sum(program.share.instances for program in programs)
-    once = any(program.spec.once for program in programs)
-    restarts = any(program.spec.restarts for program in programs)
+    may_end = any(program.spec.once for program in programs)
+    may_restart = any(program.spec.restarts for program in programs)
+    names_urls = any(named.fact == "urls" for program in programs for named in program.lists)
     return {
-        "programs": [_program_function(program, folder_variable) for program in programs],
+        "programs": [_program_functions(program, folder_variable) for program in programs],
         "addresses": tuple(_all_address_lines(programs, slurm=resolved.slurm)),
         "ports": ports,
         "first_port_of_programs": launch.first_port(resolved, ports),
         # the main program last, because its errors may follow from another program's
-        "names": " ".join([*instances, *([main] if main else [])]),
-        "lasting": " ".join(
-            word for program in programs if not program.spec.optional for word in _bash_names(program)
-        ),
+        "names": " ".join([*names, *([main] if main else [])]),
+        "lasting": " ".join(lasting),
         "main": main,
         "ending": main or "the last",
         "watched": f"{main} has ended, or another" if main else "all have ended, or one",
-        "state_tables": " ".join(["pid", *["since"] * bool(signs), *["starts_of"] * restarts]),
-        "has_urls": any(fact == "urls" for program in programs for _, fact, _ in program.lists)
-        or any(program.share.replicas for program in programs),
+        "state_tables": " ".join(["pid", *["since"] * bool(signs), *["starts_of"] * may_restart]),
+        "has_urls": names_urls or any(program.share.replicas for program in programs),
         "tables": tuple(_tables(programs)),
-        "may_end": once,
-        "may_end_early": bool(once and main),
-        "may_restart": restarts,
+        "may_end": may_end,
+        "may_end_early": bool(may_end and main),
+        "may_restart": may_restart,
         "has_optional": any(program.spec.optional for program in programs),
         "has_grace": any(program.spec.grace != GRACE_S for program in programs),
         "asks": bool(signs),
@@ -62,14 +61,14 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
     }
 
 
-def _bash_names(program: JobProgram) -> Iterator[str]:
-    """Yield the program's name in the script, as a word of bash; replicas are one word with braces."""
+def _bash_word(program: JobProgram) -> str:
+    """Return a word that bash expands to the names of the program's instances: server, or worker.{0..3}."""
     share = program.share
-    yield f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.bash_names[0]
+    return f"{share.name}.{{0..{share.replicas - 1}}}" if share.replicas > 1 else share.bash_names[0]
 
 
 def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
-    """Yield the lines that declare the bash arrays with settings of the programs, by program."""
+    """Yield the lines that declare bash's arrays with settings of the programs, by name of the program."""
     tables: dict[str, Mapping[str, Any]] = {
         "grace": {
             program.name: int(program.spec.grace) for program in programs if program.spec.grace != GRACE_S
@@ -87,32 +86,31 @@ def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
 
 def _start_order(programs: Sequence[JobProgram]) -> Iterator[str]:
     """Yield the commands that start the programs, and that wait for programs which others need."""
-    waiting, awaited = [*programs], set()  # programs that are not started, names that are waited for
-    while waiting:
-        following = next(
-            program for program in waiting if not {*program.spec.needs} & {other.name for other in waiting}
-        )
+    not_started, awaited_names = [*programs], set()
+    while not_started:
+        names = {program.name for program in not_started}
+        following = next(program for program in not_started if not {*program.spec.needs} & names)
         for program in programs:
-            if program.name in following.spec.needs and program.name not in awaited:
-                awaited.add(program.name)
+            if program.name in following.spec.needs and program.name not in awaited_names:
+                awaited_names.add(program.name)
                 yield from _wait_lines(program)
         yield _for_each(following, "run {}")
-        waiting.remove(following)
+        not_started.remove(following)
     for program in programs:
-        if program.ready.signs and program.name not in awaited:
+        if program.ready.signs and program.name not in awaited_names:
             yield from _wait_lines(program)
 
 
 def _for_each(program: JobProgram, command: str) -> str:
     """Return a command for a program, or a loop over its replicas; {} in the command is for the name."""
-    (words,) = _bash_names(program)
+    word = _bash_word(program)
     if program.share.replicas < 2:
-        return command.format(words)
-    return f"for each in {words}; do {command.format('$each')}; done"
+        return command.format(word)
+    return f"for each in {word}; do {command.format('$each')}; done"
 
 
 def _wait_lines(program: JobProgram) -> Iterator[str]:
-    """Yield the command that waits until a program is ready; nothing if it is ready when it runs."""
+    """Yield the command that waits until a program is ready, or has ended if it may end; else nothing."""
     if program.ready.signs:
         first = " on first" if program.ready.hosts == "first" and program.share.nodes > 1 else ""
         yield _for_each(program, f"ready {{}} within {int(program.ready.within)} s{first}")
@@ -120,42 +118,45 @@ def _wait_lines(program: JobProgram) -> Iterator[str]:
         yield _for_each(program, "done_with {}")
 
 
-def _program_function(program: JobProgram, folder_variable: str) -> _Function:
+def _program_functions(program: JobProgram, folder_variable: str) -> ProgramFunctions:
     """Return the bash functions of a program."""
     lines = tuple(_start_lines(program, folder_variable))
-    return _Function(program.name, program.share.replicas > 0, lines, _ready_test(program))
+    return ProgramFunctions(program.name, program.share.replicas > 0, lines, _ready_test(program))
 
 
 def _start_lines(program: JobProgram, folder_variable: str) -> Iterator[str]:
     """Yield the lines that start a program; each program except the main one has its own log."""
     job, share = program.job, program.share
     if not (job.slurm or share.is_main):
-        yield f'exec >>"{_LOGS}/{share.bash_name}.0.log" 2>&1'
+        yield f'exec >>"{_LOG_FOLDER}/{share.bash_name}.0.log" 2>&1'
     yield from (f"export {line}" for line in quoting.packed(_program_exports(program)))
     command = launch.command_lines(
         job, exports.exported_names(job), launch.mounted_folders(job, folder_variable)
     )
     # srun's messages about the ends of tasks go to a file of their own: after TERM there is one for each task
     has_srun_log = job.slurm and not share.is_main
-    messages = [f'2>>"{_LOGS}/{share.bash_name}.srun.log"'] if has_srun_log else []
+    messages = [f'2>>"{_LOG_FOLDER}/{share.bash_name}.srun.log"'] if has_srun_log else []
     yield " \\\n        ".join(quoting.packed([*command, *messages]))
 
 
 def _all_address_lines(programs: Sequence[JobProgram], *, slurm: bool) -> Iterator[str]:
-    """Yield the lines that set the variables with the addresses of the programs."""
-    number = 0
+    """Yield the lines that set the variables with the addresses of the programs.
+
+    Each instance of a program gets the next port after the job's first port, $port.
+    """
+    port_offset = 0
     for program in programs:
-        port = f"$((port + {number}))" if number else "$port"
         if program.share.replicas:
-            yield from _replica_address_lines(program, number, slurm=slurm)
+            yield from _replica_address_lines(program, port_offset, slurm=slurm)
         else:
+            port = f"$((port + {port_offset}))" if port_offset else "$port"
             yield from _address_lines(program, port, slurm=slurm)
         for _, fact, suffix in program.lists:
             variable = f"{program.name.variable}_{fact.upper()}"
             if suffix:
                 yield f'export {variable}_WORDS="${{{variable}//,/ }}"'
                 yield f"{variable}_LIST=(${{{variable}//,/ }})"
-        number += program.share.instances
+        port_offset += program.share.instances
 
 
 def _address_lines(program: JobProgram, port: str, *, slurm: bool) -> Iterator[str]:
@@ -167,25 +168,28 @@ def _address_lines(program: JobProgram, port: str, *, slurm: bool) -> Iterator[s
     yield f"nodes_of[{name}]={hosts} ports_of[{name}]={port}"
     words = (f"{variable}_HOST={host}", f"{variable}_HOSTS={hosts}", f"{variable}_PORT={port}")
     yield from (f"export {line}" for line in quoting.packed(words))
-    if any(fact == "urls" for _, fact, _ in program.lists):
+    if any(named.fact == "urls" for named in program.lists):
         yield f"export {variable}_URLS=$(urls {name})"
 
 
-def _replica_address_lines(program: JobProgram, number: int, *, slurm: bool) -> Iterator[str]:
-    """Yield the lines that set the addresses of a program's replicas; `number` is the first one's port."""
+def _replica_address_lines(program: JobProgram, port_offset: int, *, slurm: bool) -> Iterator[str]:
+    """Yield the lines that set the addresses of a program's replicas, from $port + `port_offset` on.
+
+    `number` in the lines is bash's variable with the number of a replica.
+    """
     name, share, variable = program.name, program.share, program.name.variable
-    words = next(_bash_names(program))
-    place = "$number" if share.replicas_per_node == 1 else f"$number / {share.replicas_per_node}"
-    at = f"{share.first_node} + {place}".replace("$", "") if share.first_node else place.replace("$", "")
-    hosts = f"${{hosts[{at if slurm else 0}]}}"
+    instances = _bash_word(program)
+    node = "number" if share.replicas_per_node == 1 else f"number / {share.replicas_per_node}"
+    node = f"{share.first_node} + {node}" if share.first_node else node
+    hosts = f"${{hosts[{node if slurm else 0}]}}"
     if share.nodes > 1 and slurm:
         hosts = f"$(nodes $(({share.first_node} + number * {share.nodes})) {share.nodes})"
-    numbers = words.partition(".")[2]
+    numbers = instances.partition(".")[2]
     yield f"for number in {numbers}; do # the replicas of {name}, each with a port of its own"
-    yield f"    nodes_of[{name}.$number]={hosts} ports_of[{name}.$number]=$((port + {number} + number))"
+    yield f"    nodes_of[{name}.$number]={hosts} ports_of[{name}.$number]=$((port + {port_offset} + number))"
     yield "done"
     all_hosts = f"$(nodes {share.first_node} {share.all_nodes})" if slurm else "${hosts[0]}"
-    yield f"export {variable}_HOSTS={all_hosts} {variable}_URLS=$(urls {words})"
+    yield f"export {variable}_HOSTS={all_hosts} {variable}_URLS=$(urls {instances})"
 
 
 def _program_exports(program: JobProgram) -> Iterator[str]:
@@ -198,8 +202,8 @@ def _program_exports(program: JobProgram) -> Iterator[str]:
         yield f"{variable}_HOST=${{nodes_of[{replica}]%%,*}}"
         yield f"{variable}_PORT=${{ports_of[{replica}]}}"
     if launch.needs_rendezvous(job):
-        # the profile's command prints the address of the node on which it runs, the job's first node
-        command = job.settings.master_addr if not program.share.first_node else ""
+        # The profile's command prints the address of the node on which it runs, which is the job's first.
+        command = job.settings.master_addr if program.share.first_node == 0 else ""
         yield f"MASTER_ADDR=$({command})" if command else f"MASTER_ADDR=${variable}_HOST"
         yield f"MASTER_PORT=${variable}_PORT"
     for name in program.spec.env:
@@ -210,7 +214,7 @@ def _program_exports(program: JobProgram) -> Iterator[str]:
 
 
 def _ready_test(program: JobProgram) -> str:
-    """Return the command that tests on a host whether a program is ready; "" for a program without a sign."""
+    """Return the command that tests whether a program is ready on a host; "" for a program without a sign."""
     if not program.ready.signs:
         return ""
     (sign,) = program.ready.signs
