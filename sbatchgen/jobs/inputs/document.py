@@ -22,14 +22,14 @@ from sbatchgen.jobs.inputs.nodes import Problems, compose, cut, is_nothing, is_n
 
 T = TypeVar("T")
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 20  # of a file
 MAX_KEY = 200  # characters of a key
 _BOOLS = {"true": True, "false": False}
 
 
 @frozen(eq=False)
 class Document(Generic[T]):
-    """A decoded file, and the place of each of its values: "options.nodes" -> "job.yaml:4"."""
+    """A decoded file, and the place of each of its keys: "options.nodes" -> "job.yaml:4"."""
 
     value: T
     places: Mapping[str, str]
@@ -44,6 +44,7 @@ def read_document(path: Path, kind: type[T], text: str | None = None) -> Documen
 
 
 def _text(path: Path) -> str:
+    """Return the text of a UTF-8 file; raises DocumentError if it can't be read."""
     try:
         data = files.read_file(path, MAX_BYTES)
     except OSError as error:
@@ -53,10 +54,10 @@ def _text(path: Path) -> str:
     try:
         return data.decode()  # `compose` removes the byte order mark
     except UnicodeDecodeError as error:
-        utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        what = "the file is UTF-16" if utf16 else f"byte {data[error.start]:#04x} is not UTF-8"
+        is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
+        what = "the file is UTF-16" if is_utf16 else f"byte {data[error.start]:#04x} is not UTF-8"
         line = data.count(b"\n", 0, error.start) + 1
-        fix = f"save it as UTF-8: iconv -f {'UTF-16' if utf16 else 'LATIN1'} -t UTF-8 FILE > NEW"
+        fix = f"save it as UTF-8: iconv -f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8 FILE > NEW"
         raise DocumentError.of(what, at=f"{path}:{line}", fix=fix) from error
 
 
@@ -75,8 +76,8 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
 class _Decoder:
     """One walk over the nodes of a document and the types of a dataclass.
 
-    Each method returns the decoded value of a node, or None after it has added a problem. `path` is the key
-    of the node, such as "options.nodes".
+    Each method for a kind of node returns the decoded value, or None after it has added a problem. `path` is
+    the key of the node, such as "options.nodes".
     """
 
     def __init__(self, problems: Problems) -> None:
@@ -84,9 +85,11 @@ class _Decoder:
         self.places: dict[str, str] = {}
 
     def fail(self, node: Node, what: str, fix: str | Callable[[], str] = "") -> None:
+        """Add a problem at a node."""
         self.problems.add(line_of(node), what, fix)
 
     def decode(self, node: Node, kind: Any, path: str) -> Any:
+        """Return the value of a node by its type: a dataclass, tuple, Mapping or a type of scalars."""
         kind = without_none(kind)
         origin, arguments = get_origin(kind), get_args(kind)
         if is_dataclass(kind):
@@ -97,16 +100,16 @@ class _Decoder:
             return self.mapping(node, arguments[0], arguments[1], path)
         return self.scalar(node, kind, path)
 
-    def entries(self, node: Node, path: str, wants: str) -> Iterator[tuple[str, str, Node, Node]]:
+    def entries(self, node: Node, path: str, expected: str) -> Iterator[tuple[str, str, Node, Node]]:
         """Yield path, key, key node and value node of each key of a mapping, and note the key's place.
 
-        `wants` ends the error message for a node of another kind.
+        `expected` describes the mapping, for the error message about a node of another kind.
         """
         if not isinstance(node, MappingNode):
             below = f", indented below {_leaf(path)}:" if path else ""
-            self.fail(node, f"{path or 'the file'} must be {wants}", f"write lines KEY: VALUE{below}")
+            self.fail(node, f"{path or 'the file'} must be {expected}", f"write lines KEY: VALUE{below}")
             return
-        lines: dict[str, int] = {}
+        lines: dict[str, int] = {}  # key -> its line
         for key, value in node.value:
             text = key.value
             if not isinstance(key, ScalarNode):
@@ -125,19 +128,20 @@ class _Decoder:
                 yield key_path, text, key, value
 
     def record(self, node: Node, kind: Any, path: str) -> Any:
+        """Return a mapping as the dataclass `kind`."""
         known = keys_of(kind)
         values: dict[str, Any] = {}
         problems_before = self.problems.count
         where = f" in {path}" if path else ""
         for key_path, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
             field = key_of(kind, key)
-            if field and field.name in values:
+            if field and field.name in values:  # `KEY` and `KEY+` are one field
                 name = key.rstrip("+")
                 self.fail(key_node, f"both {name} and {name}+{where}", "keep one of them")
             elif field:
                 values[field.name] = self.decode(value, field.type, key_path)
             else:
-                fix = partial(_other_place, key, value, kind)
+                fix = partial(_fix_for_unknown_key, key, value, kind)
                 self.fail(key_node, f"unknown key '{key}'{where}", fix)
         missing = [name for name, field in known.items() if is_required(field) and field.name not in values]
         for name in missing:
@@ -145,11 +149,8 @@ class _Decoder:
         if missing:
             return None
         record = kind(**values)
-        if (
-            isinstance(node, MappingNode)
-            and self.problems.count == problems_before
-            and hasattr(record, "faults")
-        ):
+        has_valid_values = self.problems.count == problems_before
+        if isinstance(node, MappingNode) and has_valid_values and hasattr(record, "faults"):
             self.add_faults(node, record, path)
         return record
 
@@ -160,25 +161,29 @@ class _Decoder:
             self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
 
     def sequence(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
+        """Return a list whose items are of a kind."""
         if not isinstance(node, SequenceNode):
             self.fail(node, f"{path} must be a list", f"write {_leaf(path)}: [...]")
             return ()
         return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.value))
 
     def mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
+        """Return a mapping of names of one kind to values of another kind."""
         values = {}
         for key_path, _, key, value in self.entries(node, path, "a mapping of names to values"):
             name = self.scalar(key, key_kind, key_path)
-            nothing = type(None) in get_args(kind) and is_null(value)
-            values[name] = None if nothing else self.decode(value, kind, key_path)
+            is_none = type(None) in get_args(kind) and is_null(value)
+            values[name] = None if is_none else self.decode(value, kind, key_path)
         return values
 
     def scalar(self, node: Node, kind: Any, path: str) -> Any:
+        """Return a single value of a kind."""
         if not isinstance(node, ScalarNode):
+            # A list for an option of sbatch, such as [a100, h100], is probably meant as a100,h100.
             items = [item.value for item in node.value] if isinstance(node, SequenceNode) else []
-            is_text = path.startswith("options.") and all(isinstance(item, str) for item in items)
-            words = ",".join(items) if items and is_text else "VALUE"
-            self.fail(node, f"{path} must be a single value", f"write {_leaf(path)}: {words}")
+            can_join = path.startswith("options.") and all(isinstance(item, str) for item in items)
+            value = ",".join(items) if items and can_join else "VALUE"
+            self.fail(node, f"{path} must be a single value", f"write {_leaf(path)}: {value}")
         elif is_nothing(node):
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
         else:
@@ -195,7 +200,7 @@ class _Decoder:
         return None
 
 
-# Words that people write in place of a value that sbatchgen knows.
+# Words that people write, each with the value of a key that they mean.
 OTHER_VALUES = {
     "singularity": "apptainer",
     "docker": "apptainer",
@@ -210,8 +215,12 @@ def is_required(field: Field[Any]) -> bool:
     return field.default is MISSING and field.default_factory is MISSING
 
 
-def _other_place(key: str, value: Node, kind: Any) -> str:
-    """Return a fix for an unknown key: the record that has it, the key that is meant, or the nearest key."""
+def _fix_for_unknown_key(key: str, value: Node, kind: Any) -> str:
+    """Return a fix for an unknown key: the record that has it, the key that is meant, or the nearest key.
+
+    A record may have fixes for words that people often write (OTHER_WORDS), and for keys of other records
+    (NOT_HERE).
+    """
     name, known = key.replace("-", "_").lower(), keys_of(kind)
     text = value.value if isinstance(value, ScalarNode) else "..."
     if name in known:

@@ -131,7 +131,7 @@ class Ready:
             yield "port", f"{self.port!r} is not a port", "write '{port}', or a number from 1 to 65535"
 
 
-# Keys that the main program can't have, and why.
+# Keys that the main program can't have, each with the reason.
 _NOT_FOR_MAIN = {
     "once": "the main program ends the job",
     "optional": "the main program ends the job",
@@ -188,6 +188,7 @@ class _ProgramKeys:
         yield from self._placement_faults()
 
     def _start_faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield faults of the keys that say what the program starts."""
         values = vars(self)
         starts = [name for name in ("command", "trainer", "mode") if values[name]]
         if "command" in starts and len(starts) > 1:
@@ -200,6 +201,7 @@ class _ProgramKeys:
             yield "args", "a command has its arguments in it", "move them into command: [...]"
 
     def _placement_faults(self) -> Iterator[tuple[str, str, str]]:
+        """Yield faults of the keys that say where and how often the program runs."""
         values = vars(self)
         for key in [key for key in _NOT_FOR_MAIN if self.main and values[key]]:
             yield key, _NOT_FOR_MAIN[key], f"remove {key} or main"
@@ -214,10 +216,7 @@ class _ProgramKeys:
 
 
 class _JobKeyHints:
-    """Unknown keys that people write in a job, each with the key that they mean.
-
-    VALUE stands for the value that was written, and KEY for the key.
-    """
+    """Fixes for unknown keys in a job. VALUE stands for the value that was written, and KEY for the key."""
 
     SCHEMA = "sbatchgen schema job"
     OTHER_WORDS = {  # noqa: RUF012 - hints for unknown keys, not a key
@@ -242,7 +241,7 @@ class _JobKeyHints:
     }
 
 
-# The keys whose value chooses a runtime, such as `image`.
+# The keys that a runtime requires, such as `image`; the job's key chooses the runtime.
 KEYS_CHOOSING_RUNTIME = tuple(
     dict.fromkeys(runtime.requires.key for runtime in RUNTIMES.values() if runtime.requires)
 )
@@ -276,10 +275,10 @@ if TYPE_CHECKING:
         programs: Mapping[ProgramName, ProgramSpec]
 else:
     keys = _all_keys()
-    of_programs = [key for key in keys if key[0] in KEYS_OF_PROGRAMS]
+    program_keys = [key for key in keys if key[0] in KEYS_OF_PROGRAMS]
     about = "One of several programs of a job."
-    ProgramSpec = make_record("ProgramSpec", about, of_programs, __name__, _ProgramKeys)
-    several = described("Programs that run side by side, by name.", make=dict)
-    before = [key[0] for key in keys].index("options")
-    keys.insert(before, ("programs", Mapping[ProgramName, ProgramSpec], several))
+    ProgramSpec = make_record("ProgramSpec", about, program_keys, __name__, _ProgramKeys)
+    programs_field = described("Programs that run side by side, by name.", make=dict)
+    index = [key[0] for key in keys].index("options")  # `programs` comes before `options`
+    keys.insert(index, ("programs", Mapping[ProgramName, ProgramSpec], programs_field))
     JobSpec = make_record("JobSpec", "Everything a job may set.", keys, __name__, _JobKeyHints)

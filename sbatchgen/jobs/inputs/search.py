@@ -19,7 +19,8 @@ from sbatchgen.base.machine.ignored import note_ignored, why_ignored
 from sbatchgen.base.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
-SITES = "sbatchgen.sites"  # the entry points of installed packages that hold `profiles` and `templates`
+# The group of entry points with which installed packages say that they hold `profiles` and `templates`.
+SITES = "sbatchgen.sites"
 
 
 @functools.cache
@@ -29,8 +30,10 @@ def bundled(kind: str) -> Path:
     An installed wheel has it inside the package, a checkout next to the package.
     """
     package = Path(__file__).parents[2]
-    inside, checkout = package / kind, package.parent
-    return inside if inside.is_dir() else checkout if kind == "code" else checkout / kind
+    in_wheel, checkout = package / kind, package.parent
+    if in_wheel.is_dir():
+        return in_wheel
+    return checkout if kind == "code" else checkout / kind  # `training` is at the top of a checkout
 
 
 def short(where: str, folder: Path) -> str:
@@ -44,10 +47,11 @@ def is_file_name(profile: str) -> bool:
 
 
 def profile_named_in(file: Path, profile: str) -> str:
-    """Return the name or path of a profile that `file` names; a path there is relative to its folder."""
+    """Return the name or path of a profile that `file` names; a path is relative to the folder of `file`."""
     if not is_file_name(profile):
         return profile
     path = file.parent / profile
+    # A file in this folder needs ./, since without a slash it would be a name.
     return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
 
 
@@ -58,11 +62,11 @@ class Places:
     """The places where files are searched for: they follow from the environment and the current folder."""
 
     def __init__(
-        self, folder: Path, environment: Mapping[str, str], starts: dict[Path, Path] | None = None
+        self, folder: Path, environment: Mapping[str, str], import_folders: dict[Path, Path] | None = None
     ) -> None:
         self.folder, self.environment = folder, environment
-        # The folder of each installed package, with the folder from which Python imports the package.
-        self._starts: dict[Path, Path] = {} if starts is None else starts
+        # The folder of each installed package -> the folder from which Python imports the package.
+        self._import_folders: dict[Path, Path] = {} if import_folders is None else import_folders
 
     @functools.cached_property
     def project(self) -> Path | None:
@@ -76,7 +80,8 @@ class Places:
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
         """Return the folders of `profiles` or `templates` (`kind`) in the order of the search.
 
-        The folders of installed packages are included only if `sites` has them, or has been searched before.
+        The folders of installed packages are included if the argument has them, or if the property `sites`
+        has been read before, because the search for packages is slow.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
         folders = self._folders(kind, self._roots)
@@ -86,16 +91,17 @@ class Places:
         return [*folders, *installed, bundled(kind)]
 
     def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
+        """Return the folders of a kind in `roots`, which has the folder to trust for each."""
         return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
 
     def with_templates_of(self, profile: Path) -> Places:
         """Return places that search first in the folder `templates` next to the profile's `profiles`."""
         root = (self.folder / profile).absolute().parents[1]
-        known = (*self._roots, bundled("profiles").parent)
-        if profile.parent.name != "profiles" or root in known or not isdir(root / "templates"):  # noqa: PTH112
+        searched = (*self._roots, bundled("profiles").parent)
+        if profile.parent.name != "profiles" or root in searched or not isdir(root / "templates"):  # noqa: PTH112
             return self
         first = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
-        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first}, self._starts)
+        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first}, self._import_folders)
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
@@ -108,17 +114,17 @@ class Places:
 
         sites: dict[str, Path] = {}
         for entry in sorted(entry_points(group=SITES)):
-            top, *below = entry.value.split(".")
-            spec = PathFinder.find_spec(top)
+            top_package, *subpackages = entry.value.split(".")
+            spec = PathFinder.find_spec(top_package)
             for folder in (spec and spec.submodule_search_locations) or ():
-                root = Path(folder, *below)
-                self._starts[root] = Path(folder).absolute().parent
+                root = Path(folder, *subpackages)
+                self._import_folders[root] = Path(folder).absolute().parent
                 if self._is_folder(root, root):
                     sites.setdefault(entry.name, root)
         return sites
 
     def _is_folder(self, folder: Path, trust: Path) -> bool:
-        """Return whether a folder exists and may be used; in `templates`, each file must be safe."""
+        """Return whether a folder exists and may be used; of `templates`, each file must be safe as well."""
         inside = _inside(folder) if folder.name == "templates" else ()
         return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
 
@@ -136,17 +142,18 @@ class Places:
         return {root: trust for root, trust in roots.items() if self._is_folder(root, trust)}
 
     def _of_user(self, variable: str, default: str) -> str:
-        from sbatchgen.base.files import user_folder  # help reads no files
+        """Return a folder of the user, such as ~/.config, which a variable may move; "" without a home."""
+        from sbatchgen.base.files import user_folder  # not needed for --help
 
         return user_folder(self.environment, variable, default)
 
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Return whether a file may be used; if not, note the reason for a warning.
 
-        It may be used if only the user and root can write its `parts`, or if the folder `trust` is trusted.
-        `parts` are pairs of a name for the warning and a path.
+        It may be used if only the user and root can write its `parts`, or if the user trusts the folder
+        `trust`. `parts` are pairs of a name for the warning and a path.
         """
-        start = self._starts.get(trust)
+        start = self._import_folders.get(trust)
         reason = why_ignored(file, trust, parts, self.environment, current_folder=self.folder, start=start)
         if reason:
             note_ignored(*reason)
@@ -188,13 +195,14 @@ class Places:
     def own_copy(self, file: Path) -> Path:
         """Return the file in which the user can change a profile.
 
-        That is `file` itself, or the path of a copy if the profile is bundled or belongs to another user.
+        It is `file` itself, or the path for a copy if the profile is bundled or belongs to another user.
         """
         is_bundled = file.parent.resolve() == bundled("profiles").resolve()
         is_foreign = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
         return Path(self.new_profile).with_name(file.name) if is_bundled or is_foreign else file
 
     def _is_profile(self, file: Path) -> bool:
+        """Return whether a file exists, and may be used as a profile."""
         root = file.parents[1]
         trust = self._roots.get(root, root)
         is_bundled = file.parent == bundled("profiles")
@@ -208,6 +216,7 @@ class Places:
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
             _refuse_others(name)
             return Path(name)
+        # Installed packages are searched only if no other folder has the profile: `self.sites` adds them.
         if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
             return file
         _refuse_others(name)
