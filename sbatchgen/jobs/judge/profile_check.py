@@ -1,6 +1,7 @@
 """The check of a profile: it resolves and judges a job of every mode in every partition.
 
-Only the profile's own values are judged. A value that users have to add, such as an account, is made up.
+Only findings about the profile's own values are reported. A value that users have to add, such as an account,
+is made up.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
-_SMALL_GIB = 64  # smallest memory that is compared with sizes of memory modules
-_COUNTS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
+_MIN_GIB = 64  # the smallest memory that is compared with sizes of memory modules
+_COUNT_KEYS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
 # Values for options that a profile requires. The first value that an option accepts is used.
 _MADE_UP = ("x", "1", "gpu:1", "true", "append")
 
@@ -44,11 +45,11 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
     """
     profile = read_checked_profile(file, text)
     all_findings = [
-        *_name(profile, file),
-        *_date(profile),
-        *_setup(profile),
-        *_sources(profile),
-        *_memory(profile),
+        *_name_findings(profile, file),
+        *_date_findings(profile),
+        *_setup_findings(profile),
+        *_source_findings(profile),
+        *_memory_findings(profile),
     ]
     for rule in sorted(RETIRED.intersection(profile.value.policies)):
         at = profile.places.get(f"policies.{rule}", "")
@@ -57,15 +58,15 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
         for partition in (*profile.value.partitions,) or (None,):
             for launcher in _launchers(profile.value, mode, partition):
                 resolved = _resolved_job(profile, mode, partition, launcher)
-                in_job = check(resolved, log_folders_made=True)
-                all_findings += [finding for finding in in_job if finding.problem.at.startswith(f"{file}:")]
-                all_findings += _gpu_findings(in_job, profile, partition)
+                of_job = check(resolved, log_folders_made=True)
+                all_findings += [finding for finding in of_job if finding.problem.at.startswith(f"{file}:")]
+                all_findings += _gpu_findings(of_job, profile, partition)
                 all_findings += _script_findings(resolved, file, places)
-    all_findings = [*_fitting_one_node(all_findings, profile)]
+    all_findings = [*_softened_for_one_node(all_findings, profile)]
     return [*{finding.problem: finding for finding in all_findings}.values()]
 
 
-def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
+def _name_findings(profile: Document[Profile], file: Path) -> Iterator[Finding]:
     """Warn if the profile has the name of a bundled profile, because reviews show the name only."""
     name, folder = profile.value.name, bundled("profiles")
     is_bundled = file.stem == name or file.resolve().parent == folder.resolve()
@@ -74,7 +75,7 @@ def _name(profile: Document[Profile], file: Path) -> Iterator[Finding]:
         yield Finding("warning", Problem(what, profile.places["name"], "give your cluster a name of its own"))
 
 
-def _date(profile: Document[Profile]) -> Iterator[Finding]:
+def _date_findings(profile: Document[Profile]) -> Iterator[Finding]:
     """Warn if `checked`, the day on which the facts were verified, is not a day in the past."""
     text, fix = profile.value.checked, "write the day on which you last compared them, as 2026-01-31"
     with suppress(ValueError):
@@ -85,14 +86,15 @@ def _date(profile: Document[Profile]) -> Iterator[Finding]:
     yield Finding("warning", Problem(what, profile.places["checked"], fix))
 
 
-def _setup(profile: Document[Profile]) -> Iterator[Finding]:
+def _setup_findings(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of shell that bash can't parse. bash reads the lines without running them."""
-    records: dict[str, PlaceSettings] = {"": profile.value}
+    records: dict[str, PlaceSettings] = {"": profile.value}  # start of the keys -> settings
     for kind in ("partitions", "modes"):
         records |= {f"{kind}.{name}.": record for name, record in getattr(profile.value, kind).items()}
-    keys = [(below, settings, key) for below, settings in records.items() for key in (*SETUPS, "master_addr")]
-    for below, settings, name in keys:
-        key, value = f"{below}{name}", getattr(settings, name)
+    keys = [(start, record, name) for start, record in records.items() for name in (*SETUPS, "master_addr")]
+    for start, record, name in keys:
+        key, value = f"{start}{name}", getattr(record, name)
+        # The script has the command of `master_addr` in $(...).
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
             if not message:
@@ -102,7 +104,7 @@ def _setup(profile: Document[Profile]) -> Iterator[Finding]:
             yield Finding("error", Problem(what, at, "write whole commands, one a line"))
 
 
-def _sources(profile: Document[Profile]) -> Iterator[Finding]:
+def _source_findings(profile: Document[Profile]) -> Iterator[Finding]:
     """Warn about sources for keys that the profile does not set."""
     for number, source in enumerate(profile.value.sources):
         for key in source.keys:
@@ -112,10 +114,10 @@ def _sources(profile: Document[Profile]) -> Iterator[Finding]:
                 yield Finding("warning", Problem(what, at, "write keys as partitions.gpu.time_max"))
 
 
-def _memory(profile: Document[Profile]) -> Iterator[Finding]:
+def _memory_findings(profile: Document[Profile]) -> Iterator[Finding]:
     """Warn if memory looks like the installed memory, of which Slurm gives jobs only a part.
 
-    A partition with host names is not judged, because its facts come from Slurm.
+    A partition with names of nodes is left out, because its facts come from Slurm.
     """
     for name, partition in profile.value.partitions.items():
         if partition.nodes is not None:
@@ -136,33 +138,37 @@ def _memory(profile: Document[Profile]) -> Iterator[Finding]:
 def is_installed_size(mib: int) -> bool:
     """Return whether an amount of memory is a usual size of modules: 2^n GiB or 3 * 2^n GiB."""
     gib, rest = divmod(mib, 1024)
-    powers = {gib, gib // 3 if gib % 3 == 0 else 0}
-    return rest == 0 and gib >= _SMALL_GIB and any(n and n & (n - 1) == 0 for n in powers)
+    candidates = {gib, gib // 3 if gib % 3 == 0 else 0}
+    return rest == 0 and gib >= _MIN_GIB and any(n and n & (n - 1) == 0 for n in candidates)
 
 
 def _gpu_findings(
-    in_job: Iterable[Finding], profile: Document[Profile], name: str | None
+    of_job: Iterable[Finding], profile: Document[Profile], name: str | None
 ) -> Iterator[Finding]:
-    """Yield errors about a job's GPUs whose number and type follow only from the profile's partition."""
+    """Yield a job's errors about GPUs whose number and type follow only from the profile's partition.
+
+    `of_job` are the findings of the job, and `name` is its partition.
+    """
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
-    for finding in in_job if any(kind.gpus_per_node for kind in partition.kinds()) else ():
+    for finding in of_job if any(kind.gpus_per_node for kind in partition.kinds()) else ():
         is_derived = finding.problem.at == str(BY_PARTITION)
         if finding.severity == "error" and finding.rule not in GPU_LIMIT_RULES and is_derived:
             yield finding._replace(problem=finding.problem._replace(at=at))
 
 
-def _fitting_one_node(all_findings: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
-    """Yield the findings, with an info for each error about a fixed number that fits a job of one node."""
-    counts = {at for key, at in profile.places.items() if key.endswith(_COUNTS)}
+def _softened_for_one_node(all_findings: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
+    """Yield the findings, with an info for each error about a fixed number that fits a job on one node."""
+    counts = {at for key, at in profile.places.items() if key.endswith(_COUNT_KEYS)}
     refused = {finding.problem.at for finding in all_findings if finding.severity == "error"} & counts
-    fitting = set[str]()
+    fitting_one_node = set[str]()
     for partition in ((*profile.value.partitions,) or (None,)) if refused else ():
-        on_one = check(_resolved_job(profile, "ddp", partition, "srun", nodes="1"), log_folders_made=True)
-        fitting |= refused - {finding.problem.at for finding in on_one}
+        one_node_job = _resolved_job(profile, "ddp", partition, "srun", nodes="1")
+        of_job = check(one_node_job, log_folders_made=True)
+        fitting_one_node |= refused - {finding.problem.at for finding in of_job}
     for finding in all_findings:
         at = finding.problem.at
-        if at in fitting:
+        if at in fitting_one_node:
             what = "only mode ddp with launcher srun on one node has this number: render refuses other jobs"
             yield Finding("info", Problem(what, at, "remove the number: sbatchgen counts for each job"))
         else:
@@ -179,27 +185,26 @@ def _resolved_job(
     profile: Document[Profile], mode: str, partition: str | None, launcher: str, **options: str
 ) -> ResolvedJob:
     """Return a resolved job of a mode in a partition, with made-up values for what the profile requires."""
-    texts = (
-        required_options(profile.value) | ({} if partition is None else {"partition": partition}) | options
-    )
+    texts = required_options(profile.value) | options
+    texts |= {} if partition is None else {"partition": partition}
     keys = {f"options.{name}": text for name, text in texts.items()}
     values = {key: parse_scalar(text, key_type(key)) for key, text in keys.items()}
     values |= {"launcher": launcher} if launcher else {}
 
-    def with_values() -> ResolvedJob:
+    def resolve_values() -> ResolvedJob:
         flags = Layer(Level.COMMAND_LINE, values, dict.fromkeys(values, "made up"))
         return resolve(profile, [flags], mode_name=mode, name=mode)
 
-    resolved = with_values()
+    resolved = resolve_values()
     missing = made_up_environment(resolved)
     values |= {name: parse_scalar(text, key_type(name)) for name, text in missing.items()}
-    return with_values() if missing else resolved
+    return resolve_values() if missing else resolved
 
 
 def made_up_environment(resolved: ResolvedJob) -> dict[str, str]:
     """Return key and made-up value of the environment or image that users must name; {} without one."""
-    needed = resolved.runtime.needs(resolved.facts)
-    return {needed.key: "made-up"} if needed and not resolved.software.get(needed.key) else {}
+    required = resolved.runtime.needs(resolved.facts)
+    return {required.key: "made-up"} if required and not resolved.software.get(required.key) else {}
 
 
 def required_options(profile: Profile) -> dict[str, str]:
@@ -214,7 +219,7 @@ def required_options(profile: Profile) -> dict[str, str]:
 
 
 def _script_findings(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
-    """Report faults in the lines of the script that come from the profile's `setup` and template."""
+    """Report faults in lines of the script that come from the profile's lines of shell or its template."""
     request = Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
     try:
         script = render_request(request)
