@@ -60,22 +60,22 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB014", "error", "a number of processes that is not the number of GPUs")
 def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
-    processes = job.resolved.nproc_per_node
-    gpus = job.resolved.gpus_per_node * job.resolved.partition.processes_per_gpu
-    if job.resolved.mode.several_processes and gpus and processes != gpus:
-        what, at = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}", "nproc_per_node"
+    resolved, at = job.resolved, job.at("nproc_per_node")
+    processes = resolved.nproc_per_node
+    gpus = resolved.gpus_per_node * resolved.partition.processes_per_gpu  # as processes count them
+    if resolved.mode.several_processes and gpus and processes != gpus:
+        what = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}"
         fix = f"set --nproc-per-node {gpus}"
-        if processes < gpus:
-            if job.resolved.is_bundled or not _gives_each_task_several(job):
-                yield Hit(job.at(at), f"{what}: the other GPUs stay idle", fix, "warning")
-        else:
-            yield Hit(job.at(at), f"{what}: NCCL needs one for each process", fix)
+        if processes > gpus:
+            yield Hit(at, f"{what}: NCCL needs one for each process", fix)
+        elif resolved.is_bundled or not _gives_each_task_several(job):
+            yield Hit(at, f"{what}: the other GPUs stay idle", fix, "warning")
 
 
 def _gives_each_task_several(job: JudgedJob) -> bool:
     """Return whether the job's author gives each task several GPUs, for example for a pipeline."""
-    is_users = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
-    return is_users and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
+    is_from_author = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
+    return is_from_author and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
 
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
@@ -88,15 +88,16 @@ def _dataparallel(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB016", "error", "an unknown number of GPUs per node")
 def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    known = resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
-    is_set = resolved.origin("nproc_per_node").level > Level.DEFAULT
+    is_known = resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
+    has_processes = resolved.origin("nproc_per_node").level > Level.DEFAULT
     if resolved.programs and all(program.spec.gpus is not None for program in resolved.programs):
         return
-    if resolved.mode.gpus is not None or known or is_set or not resolved.slurm:
+    if resolved.mode.gpus is not None or is_known or has_processes or not resolved.slurm:
         return
-    nowhere = resolved.fits_nowhere and not resolved.partition_name  # SB203
-    is_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions  # SB201
-    if not nowhere and not is_unknown:
+    # SB203 reports a job that fits no partition, and SB201 a partition that the profile does not have.
+    fits_nowhere = resolved.fits_nowhere and not resolved.partition_name
+    names_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions
+    if not fits_nowhere and not names_unknown:
         what = f"profile '{resolved.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if resolved.partition.gpus_per_node == 0:
@@ -108,8 +109,8 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB017", "warning", "shards that the profile does not list")
 def _shards_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    is_judged = resolved.slurm and resolved.profile.partitions
-    if resolved.shards and is_judged and not resolved.partition.shards_per_gpu:
+    has_facts = resolved.slurm and resolved.profile.partitions
+    if resolved.shards and has_facts and not resolved.partition.shards_per_gpu:
         what = f"profile '{resolved.profile.name}' does not say how many shards a GPU of this partition has"
         fix = "set shards_per_gpu in the profile if the cluster has them"
         yield Hit(job.at("options.gres"), what, fix, why_not="no shards")
@@ -129,18 +130,20 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     keys = {key.name for key in resolved.runtime.keys}
     for key in resolved.software.keys() - keys:
-        origin, by = resolved.origin(key), resolved.origin("runtime")
-        if origin.level < max(by.level, Level.PROJECT if key in KEYS_CHOOSING_RUNTIME else Level.JOB):
+        origin, runtime_by = resolved.origin(key), resolved.origin("runtime")
+        least_level = Level.PROJECT if key in KEYS_CHOOSING_RUNTIME else Level.JOB
+        if origin.level < max(runtime_by.level, least_level):
             continue  # a higher layer has chosen another runtime
         takers = [name for name, taker in RUNTIMES.items() if any(known.name == key for known in taker.keys)]
         names = " or ".join(filter(None, (", ".join(takers[:-1]), takers[-1])))
         flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
         what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
         fix = f"add --runtime {names}, or remove {flag}"
-        if by.level == origin.level:
-            own = resolved.runtime.requires
-            fix = f"keep one of {origin.where} and {by.where}"
-            fix += f"; runtime {resolved.runtime.name} takes {own.flag}" if own and own.key != key else ""
+        if runtime_by.level == origin.level:
+            required = resolved.runtime.requires
+            fix = f"keep one of {origin.where} and {runtime_by.where}"
+            if required and required.key != key:
+                fix += f"; runtime {resolved.runtime.name} takes {required.flag}"
         yield Hit(job.at(key), what, fix)
 
 
@@ -154,7 +157,6 @@ def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
     if resolved.launcher == "srun" and not resolved.slurm:
         what = f"launcher 'srun' needs Slurm, which profile '{resolved.profile.name}' does not have"
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
-
     if resolved.starter.name != "srun" and resolved.runtime.srun_option:
         what = f"runtime '{resolved.runtime.name}' is started by srun, not by {resolved.starter.name}"
         yield Hit(job.at("starter"), what, "starter: srun, or another runtime")
@@ -186,10 +188,11 @@ def _mounts(job: JudgedJob) -> Iterator[Hit]:
     for key, path in paths:
         text = VARIABLE.sub("", path)
         fix = "mount a symbolic link with a plain name"
-        _, *rest = text.split(":", 2)
-        if key == "binds":
-            rest = [part for part in rest[1:] if not re.fullmatch(resolved.runtime.mount_options, part)]
-        if "," in text or rest:
+        _, *after_colon = text.split(":", 2)
+        if key == "binds":  # SRC:DST:OPTIONS
+            options = after_colon[1:]
+            after_colon = [part for part in options if not re.fullmatch(resolved.runtime.mount_options, part)]
+        if "," in text or after_colon:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
         elif why := resolved.runtime.unmountable(text):
