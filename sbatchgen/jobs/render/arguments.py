@@ -15,8 +15,9 @@ from sbatchgen.jobs.runtimes.base import from_submit_folder
 
 NODE_RANK = "@node_rank@"  # a mark in the script that each task replaces with the number of its node
 LOCAL_PORT = 20000  # MASTER_PORT of a job that runs on this machine without Slurm
+# Placeholder -> the word of bash that replaces it.
 CHECKPOINT_PLACEHOLDERS = {"checkpoint": '"$checkpoint"', "checkpoint_dir": '"${checkpoint%/*}"'}
-_GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # a pattern that bash replaces with names of files
+_GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # *, ? or [0-9] in a pattern of file names
 
 
 def node_rank(resolved: ResolvedJob) -> str:
@@ -36,12 +37,13 @@ def nnodes(resolved: ResolvedJob) -> str:
 def nproc(resolved: ResolvedJob) -> str:
     """Return the number of processes on a node, as a word of bash.
 
-    It is Slurm's variable for the number of GPUs on the node, if that is certainly the number of processes.
+    If it is certainly the number of GPUs on the node, the word is Slurm's variable for that number, so that
+    users can submit the script with another number of GPUs.
     """
     count, options = str(resolved.nproc_per_node), resolved.options
     requested = [name for name in GPU_OPTIONS if getattr(options, name)]
-    one_per_gpu = resolved.nproc_per_node == resolved.gpus_per_node
-    if resolved.share or not (resolved.slurm and one_per_gpu) or options.exclusive or resolved.shards:
+    is_one_per_gpu = resolved.nproc_per_node == resolved.gpus_per_node
+    if resolved.share or not (resolved.slurm and is_one_per_gpu) or options.exclusive or resolved.shards:
         return count
     if resolved.partition.exclusive and resolved.gpus_per_node != resolved.partition.gpus_per_node:
         return count  # the batch shell counts all GPUs of the node, but its steps get the requested GPUs
@@ -58,7 +60,7 @@ def resume(resolved: ResolvedJob) -> str:
 
 
 def _rendezvous_word(variable: str, local: Callable[[ResolvedJob], str]) -> Callable[[ResolvedJob], str]:
-    """Return a function that makes the word of a variable of the rendezvous; without Slurm it is `local`."""
+    """Return a function that returns "$VARIABLE" as a word, or what `local` returns on a single machine."""
     return lambda resolved: f'"${variable}"' if resolved.profile.scheduler != "none" else local(resolved)
 
 
@@ -75,8 +77,9 @@ PLACEHOLDERS: dict[str, Callable[[ResolvedJob], str]] = {
         "MASTER_PORT", lambda resolved: str(resolved.settings.network.port_base or LOCAL_PORT)
     ),
 }
-_KNOWN = (*PLACEHOLDERS, *CHECKPOINT_PLACEHOLDERS)
-_NAMES = "|".join([*_KNOWN, r"env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?"])  # [@]: each item becomes an argument
+_KNOWN_NAMES = (*PLACEHOLDERS, *CHECKPOINT_PLACEHOLDERS)
+# With {env:NAME[@]}, each item of bash's array NAME becomes an argument.
+_NAMES = "|".join([*_KNOWN_NAMES, r"env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?"])
 _PLACEHOLDER = rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"  # {{run_dir}} is the text {run_dir}
 
 
@@ -96,21 +99,22 @@ def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]
 
     `params` are the parameters of a sweep, which are also placeholders.
     """
-    for place, piece in enumerate(re.split(_PLACEHOLDER, text)):
-        for name in () if place % 2 else re.findall(r"(?<!\{)\{([A-Za-z][\w:-]*)\}(?!\})", piece):
+    for index, piece in enumerate(re.split(_PLACEHOLDER, text)):
+        is_placeholder = index % 2 == 1
+        for name in () if is_placeholder else re.findall(r"(?<!\{)\{([A-Za-z][\w:-]*)\}(?!\})", piece):
             if name in params:
                 continue
-            plain = name.lower().replace("-", "_")
-            is_variable = plain.startswith("env:")
-            if meant := "env:NAME" if is_variable else nearest(plain, [*_KNOWN, *params], 0.85):
+            spelled = name.lower().replace("-", "_")
+            is_variable = spelled.startswith("env:")
+            if meant := "env:NAME" if is_variable else nearest(spelled, [*_KNOWN_NAMES, *params], 0.85):
                 yield f"{{{name}}}", f"{{{meant}}}"
 
 
 def with_params(text: str, resolved: ResolvedJob, word: Callable[[str], str]) -> str:
     """Return a text with parameters of a sweep as a word of bash; `word` quotes the parts between them."""
-    pieces = resolved.sweep.pieces(text) if resolved.sweep else [text]
+    pieces = resolved.sweep.pieces(text) if resolved.sweep else [text]  # text and parameter by turns
     words = [
-        f'"${{param[{piece}]}}"' if place % 2 else word(piece) for place, piece in enumerate(pieces) if piece
+        f'"${{param[{piece}]}}"' if index % 2 else word(piece) for index, piece in enumerate(pieces) if piece
     ]
     return "".join(words) or word("")
 
@@ -122,15 +126,15 @@ def word(text: str, resolved: ResolvedJob, *, glob: bool = False) -> str:
         if not is_text:
             words.append(_filled(piece[1:-1], resolved))
             continue
-        parts = _GLOB.split(piece) if glob else [piece]
-        words += [part if place % 2 else quoting.word(part) for place, part in enumerate(parts) if part]
+        parts = _GLOB.split(piece) if glob else [piece]  # text and pattern by turns
+        words += [part if index % 2 else quoting.word(part) for index, part in enumerate(parts) if part]
     return "".join(words) or "''"
 
 
 def launcher_word(text: str, resolved: ResolvedJob) -> str:
-    """Return an argument of the launcher as a word of bash, which expands ${NAME}.
+    """Return an argument of the launcher as a word in which bash expands ${NAME}.
 
-    A trainer's argument stays as it is: frameworks have a ${NAME} of their own.
+    In arguments of a trainer, `word` quotes ${NAME}, because frameworks expand it themselves.
     """
     words = [
         quoting.value(piece) if is_text else _filled(piece[1:-1], resolved) for piece, is_text in _split(text)
@@ -145,7 +149,7 @@ def checkpoints(resolved: ResolvedJob) -> str:
 
 
 def resume_args(resolved: ResolvedJob) -> str:
-    """Return the arguments that the trainer gets if a checkpoint exists, as words; "" if it gets no more."""
+    """Return the arguments that the trainer also gets if a checkpoint exists, as words; "" without any."""
     return " ".join(word(arg, resolved) for arg in resolved.resume_args) if resolved.gives_resume_args else ""
 
 
@@ -166,14 +170,14 @@ def point_cases(resolved: ResolvedJob) -> tuple[str, ...]:
     sweep = resolved.sweep
     if sweep is None:
         return ()
-    quoted = functools.lru_cache(maxsize=None)(lambda arg: word(arg, resolved))
+    quoted = functools.lru_cache(maxsize=None)(lambda arg: word(arg, resolved))  # values occur many times
     lines = []
     for number, point in enumerate(sweep.points):
         values = dict(zip(sweep.names, point, strict=True))
         params = " ".join(f"[{name}]={quoted(values[name])}" for name in resolved.placed)
-        added = " ".join(map(quoted, sweep.arguments(point, resolved.placed)))
+        point_args = " ".join(map(quoted, sweep.arguments(point, resolved.placed)))
         assignments = [f"param=({params})"] if params else []
-        assignments += [f"point_args=({added})"] if added else []
+        assignments += [f"point_args=({point_args})"] if point_args else []
         lines.append(f"{number}) {' '.join(assignments)} ;;")
     return tuple(lines)
 
@@ -185,7 +189,7 @@ def point_name(resolved: ResolvedJob) -> str:
 
 
 def _adds_arguments(resolved: ResolvedJob) -> bool:
-    """Return whether a parameter of the sweep has no placeholder, and so becomes an argument."""
+    """Return whether some parameter of the sweep has no placeholder, and so becomes an argument."""
     return resolved.sweep is not None and len(resolved.placed) < len(resolved.sweep.names)
 
 
@@ -199,7 +203,8 @@ def _filled(name: str, resolved: ResolvedJob) -> str:
 
 def _split(text: str) -> Iterator[tuple[str, bool]]:
     """Yield the pieces of a text, each with whether it is plain text; other pieces are placeholders."""
-    for place, piece in enumerate(re.split(_PLACEHOLDER, text) if "{" in text else [text]):
-        escaped = piece.startswith("{{") and place % 2
+    for index, piece in enumerate(re.split(_PLACEHOLDER, text) if "{" in text else [text]):
+        is_match = index % 2 == 1
+        is_escaped = is_match and piece.startswith("{{")
         if piece:
-            yield (piece[1:-1] if escaped else piece), bool(escaped) or not place % 2
+            yield (piece[1:-1] if is_escaped else piece), is_escaped or not is_match
