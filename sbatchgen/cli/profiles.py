@@ -275,7 +275,7 @@ def _schema_files() -> dict[str, Path]:
 @click.command("schema")
 @click.argument(
     "words", metavar="profile|job|COMMAND...", nargs=-1, required=True,
-    shell_complete=lambda _ctx, _param, incomplete: completion.offered(_schema_files(), incomplete),
+    shell_complete=lambda _ctx, _param, incomplete: completion.matching_names(_schema_files(), incomplete),
 )  # fmt: skip
 def schema(words: tuple[str, ...]) -> None:
     """Print a JSON schema.

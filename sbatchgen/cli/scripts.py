@@ -50,7 +50,7 @@ PROFILE = click.option(
 SLURM = click.option(
     "--slurm",
     metavar="RELEASE",
-    shell_complete=lambda _ctx, _param, incomplete: completion.offered(RELEASES, incomplete),
+    shell_complete=lambda _ctx, _param, incomplete: completion.matching_names(RELEASES, incomplete),
     help="Release of Slurm that will read the scripts, as 23.11.",
 )
 

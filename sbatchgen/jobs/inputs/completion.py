@@ -29,7 +29,7 @@ SEARCH_S = 0.5  # seconds that a search may take, because the user's shell waits
 
 
 def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete names of profiles with their descriptions; files for a path."""
+    """Complete names of profiles with their descriptions; for the start of a path, names of files."""
     from click.shell_completion import CompletionItem
 
     from sbatchgen.jobs.inputs.search import is_file_name
@@ -38,7 +38,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
         return files(ctx, param, incomplete)
     items = []
     for name, file in _places().profiles():
-        if offered([name], incomplete):
+        if matching_names([name], incomplete):
             with contextlib.suppress(OSError, UnicodeDecodeError):
                 text = file.read_text()  # reading the text is faster than decoding the profile
                 about = re.search(r"(?m)^description: *(.*)", text)
@@ -48,43 +48,46 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def names_in_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete names of a kind in the profile, such as "accounts"; with --partition, of this partition."""
+    """Complete names of a kind in the profile, such as "accounts"; with --partition, those of the partition."""
     partitions = str(ctx.params.get("partition") or "").split(",")
     with contextlib.suppress(SbatchgenError):
-        return offered(known_names(_profile(ctx), kind, partitions), incomplete)
+        return matching_names(known_names(_profile(ctx), kind, partitions), incomplete)
     return []
 
 
 def known_names(profile: Profile, kind: str, partitions: Iterable[str] = ()) -> list[str]:
     """Return the names of a kind, such as "accounts", in a profile and in these partitions.
 
-    Without a known partition, the names in all partitions are included.
+    If the profile has none of these partitions, the names in all partitions are included.
     """
     known: Mapping[Any, Partition] = profile.partitions
     chosen = [known[name] for name in partitions if name in known] or known.values()
-    names = (value for part in (profile, *chosen) for value in _KINDS[kind](part))
+    names = (name for record in (profile, *chosen) for name in _NAMES_OF_KIND[kind](record))
     return [*dict.fromkeys(str(name) for name in names if name)]
 
 
-def _accounts_of(part: Any) -> Iterator[str | None]:
-    yield part.options.account
-    yield from getattr(part, "accounts", ())
-    yield from getattr(getattr(part, "user", None), "accounts", ())
+def _accounts_of(record: Any) -> Iterator[str | None]:
+    """Yield the accounts in a profile or a partition."""
+    yield record.options.account
+    yield from getattr(record, "accounts", ())
+    yield from getattr(getattr(record, "user", None), "accounts", ())
 
 
-def _features_of(part: Any) -> Iterator[str | None]:
-    yield part.options.constraint
-    for kind in (part, *getattr(part, "shapes", ())):
-        yield from getattr(kind, "features", None) or ()
+def _features_of(record: Any) -> Iterator[str | None]:
+    """Yield the features of nodes in a profile or a partition, also those of its shapes of nodes."""
+    yield record.options.constraint
+    for nodes in (record, *getattr(record, "shapes", ())):
+        yield from getattr(nodes, "features", None) or ()
 
 
-_KINDS: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
+# The kind of names -> the function that returns these names in a profile or a partition.
+_NAMES_OF_KIND: Mapping[str, Callable[[Any], Iterable[str | None]]] = {
     "accounts": _accounts_of,
-    "qos": lambda part: (part.options.qos, *part.qos),
+    "qos": lambda record: (record.options.qos, *record.qos),
     "features": _features_of,
-    "partitions": lambda part: getattr(part, "partitions", ()),
-    "reservations": lambda part: getattr(part, "reservations", ()),
-    "licenses": lambda part: getattr(part, "licenses", None) or (),
+    "partitions": lambda record: getattr(record, "partitions", ()),
+    "reservations": lambda record: getattr(record, "reservations", ()),
+    "licenses": lambda record: getattr(record, "licenses", None) or (),
 }
 
 
@@ -92,7 +95,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[An
     """Complete modes, or job files if no mode begins with the typed text."""
     from sbatchgen.jobs.modes import MODES
 
-    return offered(MODES, incomplete) or files(ctx, param, incomplete)
+    return matching_names(MODES, incomplete) or files(ctx, param, incomplete)
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
@@ -107,27 +110,30 @@ def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[st
 
     The search ends after SEARCH_S.
     """
-    above, slash, start = incomplete.rpartition("/")
-    end = time.monotonic() + SEARCH_S
-    outer = _folders(above + slash, start, end)
-    folders = (folder for parent in outer for folder in (parent, *_folders(f"{parent}/", "", end)))
-    names = offered(folders, incomplete)
+    parent, slash, name_start = incomplete.rpartition("/")
+    end_time = time.monotonic() + SEARCH_S
+    outer = _folders(parent + slash, name_start, end_time)
+    folders = (path for folder in outer for path in (folder, *_folders(f"{folder}/", "", end_time)))
+    names = matching_names(folders, incomplete)
     return sorted(name for name in names if os.path.isfile(f"{name}/events.jsonl"))  # noqa: PTH113
 
 
-def offered(names: Iterable[str], incomplete: str) -> list[str]:
+def matching_names(names: Iterable[str], incomplete: str) -> list[str]:
     """Return the names that begin with `incomplete` and are plain words of a shell."""
     return [name for name in names if name.startswith(incomplete) and is_plain(name) and name[0] != "-"]
 
 
-def _folders(above: str, start: str, end: float) -> Iterator[str]:
-    """Yield the folders in `above` whose names begin with `start`, until the time `end`."""
-    with contextlib.suppress(OSError), os.scandir(above or ".") as entries:
+def _folders(parent: str, name_start: str, end_time: float) -> Iterator[str]:
+    """Yield the folders in `parent` whose names begin with `name_start`, until the time `end_time`.
+
+    `parent` is "" or ends with a slash.
+    """
+    with contextlib.suppress(OSError), os.scandir(parent or ".") as entries:
         for entry in entries:
-            if time.monotonic() > end:
+            if time.monotonic() > end_time:
                 return
-            if entry.name.startswith(start) and entry.is_dir():
-                yield above + entry.name
+            if entry.name.startswith(name_start) and entry.is_dir():
+                yield parent + entry.name
 
 
 def _profile(ctx: click.Context) -> Profile:
@@ -147,6 +153,7 @@ def _profile(ctx: click.Context) -> Profile:
 
 
 def _places() -> Places:
+    """Return the places of the search from the current folder."""
     from sbatchgen.jobs.inputs.search import Places
 
     return Places(Path.cwd(), os.environ)

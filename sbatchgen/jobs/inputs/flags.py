@@ -29,11 +29,13 @@ _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOption
 class JobOption(click.Option):
     """A flag of a job, which sets a key such as "options.nodes". The key of --set is "".
 
-    `group` is its heading in the help; the short help shows only flags that are `common`.
+    `group` is its heading in the help. The short help shows only flags that are `common`.
     """
 
-    def __init__(self, names: list[str], *, key: str, group: str, common: bool = False, **more: Any) -> None:
-        super().__init__(names, default=None, **more)
+    def __init__(
+        self, names: list[str], *, key: str, group: str, common: bool = False, **click_arguments: Any
+    ) -> None:
+        super().__init__(names, default=None, **click_arguments)
         self.key, self.group, self.common = key, group, common
 
 
@@ -73,27 +75,27 @@ def _option(field: Field[Any], key: str) -> JobOption:
 
 
 def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
-    """Return the completion of a flag: names in the profile, the words of its metavar, or names of files.
+    """Return the completion of a flag: names in the profile, words of its metavar, or names of files.
 
-    `values` is the kind of names, such as "accounts"; `shown` are the parts of the metavar. Return None if
-    nothing can be completed.
+    `values` is the kind of names, such as "accounts". `shown` are the parts of the metavar, such as "auto"
+    and "FILE"; only parts in lower case are words to type. Return None if nothing can be completed.
     """
     words = [word for word in shown if word.islower()]
     complete_file = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
 
-    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
-        matching = completion.offered(words, incomplete)
+    def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+        matching = completion.matching_names(words, incomplete)
         return matching or (complete_file(ctx, param, incomplete) if complete_file else [])
 
     if values:
         return completion.profiles if values == "profiles" else partial(completion.names_in_profile, values)
-    return complete if words else complete_file
+    return complete_word if words else complete_file
 
 
 def layer_of(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Layer:
     """Return the layer of the flags on the command line, each value parsed by the type of its key.
 
-    `args` are the trainer's arguments after `--`; `job_options` has the values of `parameters` by name, None
+    `args` are the trainer's arguments after `--`. `job_options` has the values of `parameters` by name, None
     for a flag that is not there. Raises CommandLineError with all problems.
     """
     from sbatchgen.jobs.inputs.layers import Layer, Level
@@ -107,8 +109,8 @@ def layer_of(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Layer:
             continue
         try:
             parsed = _parsed(key, value)
-            several = key.endswith("+") and key in values
-            values[key], places[key] = (*values[key], *parsed) if several else parsed, flag
+            adds_to_list = key.endswith("+") and key in values
+            values[key], places[key] = (*values[key], *parsed) if adds_to_list else parsed, flag
         except ValueError as error:
             problems.append(Problem(str(error), flag, getattr(error, "fix", "")))
     if problems:
@@ -125,13 +127,13 @@ def _settings(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Iterator
         if option.name not in ("env", "step", "settings", "sbatch"):
             yield option.key, value, flag
             continue
-        for text in value:
+        for text in value:  # NAME=VALUE, or only NAME
             name, equals, rest = text.partition("=")
             key = f"{option.key}.{name}".removeprefix(".") if equals or option.key else None
             if option.name == "sbatch":
                 key = _key_of_sbatch(name.removeprefix("--"), has_value=bool(equals))
-            flag_value = "true" if option.name in ("step", "sbatch") else None
-            yield key, rest if equals else flag_value, f"{flag} {name}"
+            value_without_equals = "true" if option.name in ("step", "sbatch") else None
+            yield key, rest if equals else value_without_equals, f"{flag} {name}"
     if args:
         yield "args+", args, "after --"
 
@@ -165,24 +167,24 @@ def key_type(key: str) -> Any:
     """
     kind: Any = JobSpec
     names = key.split(".")
-    for place, name in enumerate(names):
+    for index, name in enumerate(names):
         if get_origin(kind) is Mapping:
             name_type, kind = get_args(kind)
-            name_type.parse(".".join(names[place:]))
+            name_type.parse(".".join(names[index:]))  # refuses a wrong name, such as "env.1A"
             return without_none(kind)
         field = key_of(kind, name) if is_dataclass(kind) and key not in _NOT_FOR_SET else None
-        if field is None and place and names[0] != "options" and is_dataclass(kind):
-            where = ".".join(names[:place])
+        if field is None and index and names[0] != "options" and is_dataclass(kind):
+            where = ".".join(names[:index])
             raise ValueError(f"unknown key '{name}' in {where}: {did_you_mean(name, keys_of(kind))}")
         if field is None:
-            raise ValueError(_unknown(key, names))
+            raise ValueError(_message_for_unknown_key(key, names))
         kind = without_none(field.type)
     if is_dataclass(kind) or get_origin(kind) is Mapping:
         raise ValueError(f"'{key}' holds several values: write {key}.NAME=VALUE")
     return kind
 
 
-def _unknown(key: str, names: list[str]) -> str:
+def _message_for_unknown_key(key: str, names: list[str]) -> str:
     """Return the message for an unknown key, whose parts are `names`."""
     if names[0] == "options" and len(names) == 2:
         return f"unknown option '{names[1]}': {did_you_mean(names[1], _OPTION_TYPES)}"

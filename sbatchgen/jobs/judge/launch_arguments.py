@@ -17,6 +17,7 @@ from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob
 
 RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 
+# The words that srun accepts in --cpu-bind and --gpu-bind.
 CPU_BIND = frozenset(
     """
     none no q quiet v verbose rank rank_ldom sockets socket cores core threads thread ldoms ldom one_thread
@@ -26,13 +27,14 @@ CPU_BIND = frozenset(
 GPU_BIND = frozenset(("none", "closest", "single", "per_task", "map_gpu", "mask_gpu"))
 # A number in a list such as map_cpu:0,1. srun ignores the rest after its digits.
 _NUMBER = re.compile(r"(?:0x)?[0-9a-f]+(?:[*:].*)?")
-_OPTIONAL = ("overlap", "pty", "x11")  # flags that may have a value
+_FLAGS_WITH_VALUE = ("overlap", "pty", "x11")  # flags that may have a value
 # Options with which srun does not start the training, each with the reason.
 _BREAKING_OPTIONS = {
     "multi-prog": "srun would take the training's program for a file of programs",
     **dict.fromkeys(("jobid", "no-allocate"), "the training starts in the job's own allocation"),
     **dict.fromkeys(("test-only", "help", "usage", "version"), "srun would start nothing"),
 }
+# Options of torchrun that sbatchgen sets, or with which torchrun does not start the trainer.
 _RESERVED_OPTIONS = ("nnodes", "nproc-per-node", "node-rank", "module", "no-python", "run-path", "help")
 
 
@@ -57,18 +59,18 @@ def _step_options(job: JudgedJob) -> Iterator[Hit]:
         elif why := _BREAKING_OPTIONS.get(name) or _why_broken(resolved, name, value):
             yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
         else:
-            needed = name in srun.values - srun.optional or plugins.get(name, False)
-            yield from _value_faults(job, name, value, needed=needed)
+            needs_value = name in srun.values - srun.optional or plugins.get(name, False)
+            yield from _value_faults(job, name, value, needs_value=needs_value)
 
 
-def _value_faults(job: JudgedJob, name: str, value: str, *, needed: bool) -> Iterator[Hit]:
-    """Yield a hit if an option of srun has a wrong value; `needed` is whether the option needs a value."""
+def _value_faults(job: JudgedJob, name: str, value: str, *, needs_value: bool) -> Iterator[Hit]:
+    """Yield a hit if an option of srun has a wrong value; "true" stands for an option without a value."""
     from sbatchgen.check.executables.program import PROGRAMS
 
     at = job.at(f"step.{name}")
-    if name in PROGRAMS["srun"].flags and name not in _OPTIONAL and value != "true":
+    if name in PROGRAMS["srun"].flags and name not in _FLAGS_WITH_VALUE and value != "true":
         yield Hit(at, f"--{name} takes no value, but has '{value}'", f"write {name}: true")
-    elif needed and value in ("true", ""):
+    elif needs_value and value in ("true", ""):
         yield Hit(at, f"--{name} needs a value: srun would take the next word for it", "give it one")
     elif name == "cpu-bind" and value == GPU_CPUS:
         yield from _gpu_cpu_faults(job, at)
@@ -97,18 +99,18 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
         return
     from sbatchgen.check.executables.program import PROGRAMS
 
-    torchrun, takes_next = PROGRAMS["torchrun"], False
+    torchrun, is_value = PROGRAMS["torchrun"], False  # whether the argument is the value of the one before it
     allowed = {"nnodes"} if resolved.launcher == "ft_launcher" else set()  # --nnodes=6:8 allows spare nodes
     for arg in resolved.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
         name = torchrun.letters.get(name, name) if not arg.startswith("--") else name
-        if not arg.startswith("-") and not takes_next:
+        if not arg.startswith("-") and not is_value:
             what = f"torchrun would take '{arg}' for the program that it starts"
             yield Hit(at, what, "give the trainer's arguments in args")
         elif arg.startswith("-") and name in {*_RESERVED_OPTIONS} - allowed:
             yield Hit(at, f"sbatchgen sets torchrun's {option} itself", f"remove {option}")
-        takes_next = arg.startswith("-") and not equals and name in torchrun.values
+        is_value = arg.startswith("-") and not equals and name in torchrun.values
 
 
 def _gpu_cpu_faults(job: JudgedJob, at: Place) -> Iterator[Hit]:
@@ -163,19 +165,19 @@ def _why_broken(resolved: ResolvedJob, name: str, value: str) -> str:
 def _binding_fault(name: str, value: str) -> str:
     """Return what srun refuses in a value of --cpu-bind or --gpu-bind; "" if it accepts the value."""
     if name == "gpu-bind":
-        value, known = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
+        value, known_words = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
     else:
-        known = CPU_BIND
-    in_list = False
+        known_words = CPU_BIND
+    has_list = False  # whether the word before takes a list of numbers, such as map_cpu:0,1
     for item in value.lower().split(","):
-        if in_list and _NUMBER.fullmatch(item):
+        if has_list and _NUMBER.fullmatch(item):
             continue
-        kind, _, numbers = item.replace("=", ":", 1).partition(":")
-        in_list = kind.startswith(("map_", "mask_"))
-        if kind not in known:
-            return f"srun has no --{name}={kind}"
-        if not numbers and (in_list or kind in ("single", "per_task")):
-            return f"--{name}={kind} needs numbers, as {kind}:1"
-        if in_list and not _NUMBER.fullmatch(numbers):
-            return f"'{numbers}' of --{name}={kind} is not a number"
+        word, _, numbers = item.replace("=", ":", 1).partition(":")
+        has_list = word.startswith(("map_", "mask_"))
+        if word not in known_words:
+            return f"srun has no --{name}={word}"
+        if not numbers and (has_list or word in ("single", "per_task")):
+            return f"--{name}={word} needs numbers, as {word}:1"
+        if has_list and not _NUMBER.fullmatch(numbers):
+            return f"'{numbers}' of --{name}={word} is not a number"
     return ""

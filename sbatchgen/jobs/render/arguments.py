@@ -37,8 +37,8 @@ def nnodes(resolved: ResolvedJob) -> str:
 def nproc(resolved: ResolvedJob) -> str:
     """Return the number of processes on a node, as a word of bash.
 
-    If it is certainly the number of GPUs on the node, the word is Slurm's variable for that number, so that
-    users can submit the script with another number of GPUs.
+    If it is certainly the number of GPUs on the node, the word is Slurm's variable for that number. Users can
+    then submit the script with another number of GPUs.
     """
     count, options = str(resolved.nproc_per_node), resolved.options
     requested = [name for name in GPU_OPTIONS if getattr(options, name)]
