@@ -48,7 +48,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def names_in_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete names of a kind in the profile, such as "accounts"; with --partition, those of the partition."""
+    """Complete names of a kind, such as "accounts", in the profile; with --partition, in that partition."""
     partitions = str(ctx.params.get("partition") or "").split(",")
     with contextlib.suppress(SbatchgenError):
         return matching_names(known_names(_profile(ctx), kind, partitions), incomplete)
