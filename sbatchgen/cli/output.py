@@ -256,5 +256,7 @@ def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
     names = []
     with contextlib.suppress(DocumentError, OSError):
-        names = completion.matching_names((run.name for run in Index(index_file(os.environ)).runs()), incomplete)
+        names = completion.matching_names(
+            (run.name for run in Index(index_file(os.environ)).runs()), incomplete
+        )
     return [*names, *completion.runs(ctx, param, incomplete)]

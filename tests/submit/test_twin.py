@@ -186,9 +186,12 @@ def test_a_job_of_another_command_may_enter_the_index_at_any_moment(
     def answer_and_enter(index: Index, *args: Any, **options: Any) -> Any:
         answer = original(index, *args, **options)
         key = next(others)
-        Index(place(os.environ)).begin(key, folder / f"runs/{key}", key, shared=False)
+        Index(index_file(os.environ)).begin(key, folder / f"runs/{key}", key, shared=False)
         return answer
 
     monkeypatch.setattr(Index, asked, answer_and_enter)
     status, said = submit("job.sh")
-    assert (status, said.splitlines()[-1]) == (0, "note: run job.sh; see sbatchgen status, logs, cancel, resume")
+    assert (status, said.splitlines()[-1]) == (
+        0,
+        "note: run job.sh; see sbatchgen status, logs, cancel, resume",
+    )

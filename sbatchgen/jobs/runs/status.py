@@ -191,7 +191,9 @@ def plain_state(job: PlainJob) -> RunState:
     if job.rows:
         chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
         run_job = job_from_rows(run_job._replace(says=""), [row for row in chosen if row], job.folder)
-    if run_job.state == "COMPLETED" and any(crash_line(last_start(path, AT_END)) for path in newest_logs(facts)):
+    if run_job.state == "COMPLETED" and any(
+        crash_line(last_start(path, AT_END)) for path in newest_logs(facts)
+    ):
         run_job = run_job._replace(says=ERRORS)
     live = [row for row in job.rows if not row.state.ended]
     run = Run(name=name, path=str(job.folder), shared=True, created=facts.submitted)
