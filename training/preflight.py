@@ -38,7 +38,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 from training.errors import BAD_NODE, DONE, FAILED, UserError, complain, one_line
 from training.files import parse, read_small, replace
 from training.node import MARK, Fault, targets
-from training.processes.hang import ODD_NODES
+from training.processes.hang import ODD_NODES_FILE
 
 RECORD = "preflight.json"  # the file in the run folder
 FIRST_ANSWER_S = 900  # limit for the first answer
@@ -291,7 +291,7 @@ def excluded_before(folder: Path, job: str) -> list[list[str]]:
 def hung_twice(folder: Path, job: str) -> list[str]:
     """Return a few nodes at most: in two hangs of this job, the other ranks waited for a rank of the node."""
     with contextlib.suppress(OSError):
-        ends = [line.split() for line in read_small(folder / ODD_NODES).decode(errors="replace").splitlines()]
+        ends = [line.split() for line in read_small(folder / ODD_NODES_FILE).decode(errors="replace").splitlines()]
         counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
         return [node for node, count in counts.items() if count > 1][:MAX_EXCLUDING_STARTS]
     return []

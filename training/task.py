@@ -72,4 +72,4 @@ def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, 
 
 
 if __name__ == "__main__":
-    spawn.exit_after(main)
+    spawn.exit_with_status(main)

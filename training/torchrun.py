@@ -33,7 +33,7 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 from training.errors import INTERRUPTED, UserError, complain
 from training.processes import hang, resident, spawn, stacks
 from training.processes.jobscript import PARENT, leave_status, refuse
-from training.processes.ranks import MEETING, require, usable_cpus
+from training.processes.ranks import MEETING, require_variables, usable_cpus
 from training.processes.stop import ignore_signals
 
 # Signals that torchrun passes on before it ends. By default SIGUSR1 and SIGUSR2 kill torchrun, and its
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
         words = _with_underscores([*_rendezvous_options(nodes, os.environ), *argv])
         options = parse_args(words)  # type: ignore[no-untyped-call]
         hang.watch(os.environ)
-        resident.keep()
+        resident.keep_libraries()
         os.environ.update(stacks.with_hook(stacks.with_recorder(os.environ, os.environ.get("RUN_DIR", ""))))
         _run(options)
     except UserError as error:
@@ -113,7 +113,7 @@ def _rendezvous_options(nodes: str, environ: Mapping[str, str]) -> list[str]:
     """Return the rendezvous options for `nodes` nodes. Options of the command line override these options."""
     if nodes in {"1", "1:1"}:
         return ["--standalone"]
-    require(environ, MEETING, fix="export them in the job script")
+    require_variables(environ, MEETING, fix="export them in the job script")
     host, port, node = environ["MASTER_ADDR"], environ["MASTER_PORT"], environ.get("SLURM_NODEID", "0")
     return ["--rdzv-backend=static", f"--master-addr={host}", f"--master-port={port}", f"--node-rank={node}"]
 
@@ -145,4 +145,4 @@ def _run(options: Namespace) -> None:
 
 
 if __name__ == "__main__":
-    spawn.exit_after(main)
+    spawn.exit_with_status(main)

@@ -172,8 +172,8 @@ def test_a_run_that_may_be_healthy_is_left_alone(
     early: bool,  # noqa: FBT001
     late: bool,  # noqa: FBT001
 ) -> None:
-    assert bool(judge(ranks, HERE, 360.0).says) is early
-    assert bool(judge(ranks, HERE, 960.0, late=True).says) is late
+    assert bool(judge(ranks, HERE, 360.0).line) is early
+    assert bool(judge(ranks, HERE, 960.0, late=True).line) is late
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,11 @@ def test_a_run_that_may_be_healthy_is_left_alone(
 )
 def test_who_may_come_is_named_late_and_never_ended(ranks: list[dict[str, Any]]) -> None:
     made = judge(ranks, HERE, 960.0, late=True)
-    assert (bool(made.says), made.is_sure) == (True, False)
+    assert (bool(made.line), made.is_sure) == (True, False)
 
 
 def test_a_rank_of_another_node_that_does_not_answer_is_named_late() -> None:
-    assert not judge(WAIT, {0, 1}, 360.0).says
+    assert not judge(WAIT, {0, 1}, 360.0).line
     late = judge(WAIT, {0, 1}, 960.0, late=True)
     assert late == (f"{THEY}rank 2 has ended or gives no answer for 16 minutes", False)
 
@@ -867,7 +867,7 @@ def test_a_process_that_has_just_run_gets_no_signal_for_one_that_sleeps() -> Non
     """Its memory stays empty: nothing was written. The other signal is answered between two instructions."""
     with hooked("print('ready', flush=True)\nwhile True:\n    pass") as process:
         assert stacks.stack_asleep(process.pid, tries=5) == ""
-        assert Path(stacks._memory(process.pid)).read_bytes() == b""
+        assert Path(stacks._stack_file(process.pid)).read_bytes() == b""
         assert '"<string>", line ' in stacks.stack_awake(process.pid)
 
 
@@ -876,7 +876,7 @@ def test_a_process_that_sleeps_gets_no_signal_for_one_that_runs() -> None:
     with hooked(sleeps) as process:
         wait_for(lambda: "futex" in proc.waits_in(process.pid), "sleep")
         assert stacks.stack_awake(process.pid) == ""
-        assert Path(stacks._memory(process.pid)).read_bytes() == b""
+        assert Path(stacks._stack_file(process.pid)).read_bytes() == b""
         assert '"<string>", line 3 in <module>' in stacks.stack_asleep(process.pid)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from training.processes.resident import in_image, mapped
+from training.processes.resident import is_root_mounted, library_mappings
 
 from .trainers import ROOT
 
@@ -56,20 +56,20 @@ OTHERS = """\
     }.items(),
 )
 def test_a_process_may_mount_the_root_folder(root: str, *, mounted: bool) -> None:
-    assert in_image({}, [ROOTS["disk"], ROOTS[root], HOME]) == mounted
+    assert is_root_mounted({}, [ROOTS["disk"], ROOTS[root], HOME]) == mounted
 
 
 def test_a_folder_as_image_needs_no_process(tmp_path: Path) -> None:
     file = tmp_path / "image.sif"
     file.touch()
     for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
-        assert not in_image({name: str(tmp_path)}, [ROOTS["overlay"]])
-        assert in_image({name: str(file)}, [ROOTS["overlay"]])
+        assert not is_root_mounted({name: str(tmp_path)}, [ROOTS["overlay"]])
+        assert is_root_mounted({name: str(file)}, [ROOTS["overlay"]])
 
 
 def test_only_what_the_image_has_is_read() -> None:
     maps = [*OTHERS.splitlines(), *IMAGE.splitlines()]
-    assert [*mapped(maps, [ROOTS["overlay"], OWN, HOME, DATA])] == [
+    assert [*library_mappings(maps, [ROOTS["overlay"], OWN, HOME, DATA])] == [
         (0x7F0000000000, 0x2000),
         (0x7F0000010000, 0x1000),
     ]
@@ -90,7 +90,7 @@ lines = resident._lines
 device = os.stat(sys.argv[1]).st_dev
 mounts = [f"21 1 {{os.major(device)}}:{{os.minor(device)}} / / ro - fuse.squashfuse image ro"]
 resident._lines = lambda name: mounts if name == "mountinfo" else lines(name)
-resident.keep().join()
+resident.keep_libraries().join()
 print(open("/proc/self/smaps").read())
 """
 

@@ -15,16 +15,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 # From linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h, linux/unix_diag.h and linux/tcp.h.
-NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, DONE, ERROR = 4, 20, 0x301, 3, 2
-ESTABLISHED, SYN_SENT = 1, 2
-ALL_STATES, SHOW_PEER, PEER = 0xFFFFFFFF, 4, 2  # a mask; a flag; the attribute with a Unix socket's other end
-TCP_INFO = 2  # the attribute with struct tcp_info
+NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP = 4, 20, 0x301
+DONE, ERROR = 3, 2  # types of the message that ends an answer
+ESTABLISHED, SYN_SENT = 1, 2  # states of a TCP connection
+ALL_STATES = 0xFFFFFFFF  # a mask
+SHOW_PEER, PEER = 4, 2  # the flag for, and the number of, the attribute with a Unix socket's other end
+TCP_INFO = 2  # the number of the attribute with struct tcp_info
 # The offsets in tcp_info of last_data_sent, last_data_recv, bytes_acked and bytes_received.
-SENT_AT, RECEIVED_AT, ACKED_AT, BYTES_AT = 44, 52, 120, 128
-HEADER, MESSAGE, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=HH")
-UNIX_MESSAGE = struct.Struct("=4xI8x")
-READ_BYTES = 1 << 20  # bytes of one read of an answer
-TIMEOUT_S = 2.0
+LAST_SENT_AT, LAST_RECEIVED_AT, ACKED_BYTES_AT, RECEIVED_BYTES_AT = 44, 52, 120, 128
+HEADER, ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=HH")  # nlmsghdr and rtattr
+TCP_MESSAGE, UNIX_MESSAGE = struct.Struct("=4B2s2s16s16s3I5I"), struct.Struct("=4xI8x")
+READ_BYTES = 1 << 20  # the most bytes of one read of an answer
+TIMEOUT_S = 2.0  # for the kernel's answer
 
 
 class Connection(NamedTuple):
@@ -33,7 +35,7 @@ class Connection(NamedTuple):
     local: str  # the address of this end, such as 10.1.2.3:8000
     remote: str
     moved: int  # bytes so far, in both directions
-    waits: bool  # whether this end waits for an answer, because it sent the last message, or may have sent it
+    waits: bool  # whether this end sent (or may have sent) the last message, and so waits for an answer
 
 
 def connections() -> dict[int, Connection]:
@@ -44,7 +46,7 @@ def connections() -> dict[int, Connection]:
             states = 1 << ESTABLISHED | 1 << SYN_SENT
             request = struct.pack("=4BI48x", family, socket.IPPROTO_TCP, 1 << (TCP_INFO - 1), 0, states)
             for message in _dump(request):
-                inode, connection = _read(message)
+                inode, connection = _parse(message)
                 if inode:
                     known[inode] = connection
     return known
@@ -61,7 +63,7 @@ def other_end(inode: int) -> int:
 
 
 def _dump(request: bytes) -> Iterator[bytes]:
-    """Yield the kernel's messages about the sockets of a request; raises OSError."""
+    """Yield the kernel's messages about the sockets that a request describes; raises OSError."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as link:
         link.settimeout(TIMEOUT_S)
         link.send(HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
@@ -75,15 +77,15 @@ def _dump(request: bytes) -> Iterator[bytes]:
                 data = data[(length + 3) & ~3 :]
 
 
-def _read(message: bytes) -> tuple[int, Connection]:
-    """Return the inode of a socket, and its connection, in a message of the kernel."""
-    family, state, _, _, port, remote_port, local, remote, *_, inode = MESSAGE.unpack_from(message)
-    info = dict(_attributes(message[MESSAGE.size :])).get(TCP_INFO, b"")
+def _parse(message: bytes) -> tuple[int, Connection]:
+    """Return the inode of a TCP socket and its connection, from a message of the kernel."""
+    family, state, _, _, port, remote_port, local, remote, *_, inode = TCP_MESSAGE.unpack_from(message)
+    info = dict(_attributes(message[TCP_MESSAGE.size :])).get(TCP_INFO, b"")
     ends = _address(family, local, port), _address(family, remote, remote_port)
-    if len(info) < BYTES_AT + 8:  # before Linux 4.2
+    if len(info) < RECEIVED_BYTES_AT + 8:  # before Linux 4.2
         return inode, Connection(*ends, 0, state == SYN_SENT)
-    acked, received = struct.unpack_from("=QQ", info, ACKED_AT)
-    (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (SENT_AT, RECEIVED_AT))
+    acked, received = struct.unpack_from("=QQ", info, ACKED_BYTES_AT)
+    (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (LAST_SENT_AT, LAST_RECEIVED_AT))
     has_asked = acked > 1  # the first acknowledged byte belongs to opening the connection
     # If both times are equal, it is not known which end sent the last message.
     waits = state == SYN_SENT or (has_asked and (not received or sent_ms <= received_ms))
@@ -91,6 +93,7 @@ def _read(message: bytes) -> tuple[int, Connection]:
 
 
 def _attributes(rest: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the number and the value of each attribute at the end of a message."""
     while len(rest) >= ATTRIBUTE.size:
         length, kind = ATTRIBUTE.unpack_from(rest)
         if length < ATTRIBUTE.size:
@@ -100,8 +103,9 @@ def _attributes(rest: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _address(family: int, address: bytes, port: bytes) -> str:
+    """Return an address such as 10.1.2.3:8000 or [fe80::1]:8000."""
     number = int.from_bytes(port, "big")
     if family == socket.AF_INET:
         return f"{ipaddress.IPv4Address(address[:4])}:{number}"
-    whole = ipaddress.IPv6Address(address)
-    return f"{whole.ipv4_mapped}:{number}" if whole.ipv4_mapped else f"[{whole}]:{number}"
+    ipv6 = ipaddress.IPv6Address(address)
+    return f"{ipv6.ipv4_mapped}:{number}" if ipv6.ipv4_mapped else f"[{ipv6}]:{number}"

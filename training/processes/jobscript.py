@@ -16,10 +16,11 @@ from training.files import open_regular, read_small
 STOP = "stop"  # the stop file in the run folder, which also works without a script
 LIMIT, CANCELLED = "time limit", "cancelled"  # reasons to stop
 STOP_WORDS = {b"limit": LIMIT, b"cancelled": CANCELLED}  # words that the script writes into the stop file
+# Variables of the environment.
 AGAIN_FILE = "SBATCHGEN_AGAIN_FILE"
 EXIT_FILE = "SBATCHGEN_EXIT_FILE"
-PARENT = "SBATCHGEN_PARENT"  # the variable with the process that started a rank
-MAX_BYTES = 64  # bytes that are read of a stop file
+PARENT = "SBATCHGEN_PARENT"  # the id of the process that started a rank
+MAX_BYTES = 64  # of a stop file, which users may fill with anything
 
 
 def read_stop_file(path: Path) -> str:

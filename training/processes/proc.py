@@ -13,17 +13,20 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-_WAITED = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")
-_INODE = re.compile(r"socket:\[(\d+)\]")
-# read(2), recvfrom(2) and recvmsg(2), by their numbers
-_RECEIVES = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
-# futex(2): the number of the call, and the numbers of its operations that wait. With the flag PRIVATE, no
-# other process can end the wait.
-FUTEX, PRIVATE, COMMAND = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, ""), 128, 127
-LOCKS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
-EPOLL_WAITS = {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ())  # epoll_wait(2)
+_VOLUNTARY_SWITCHES = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")  # in /proc/PID/status
+_INODE = re.compile(r"socket:\[(\d+)\]")  # the target of the link /proc/PID/fd/N, such as "socket:[40271]"
+# Numbers of system calls, by which /proc/PID/syscall names the call in which a thread waits. The constants
+# without a machine's numbers are empty on other machines.
+# read(2), recvfrom(2) and recvmsg(2)
+_RECEIVE_CALLS = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
+# futex(2), by which threads wait for locks. If its operation has the private flag, no other process can end the
+# wait. The other bits of the operation are the command. FUTEX_WAITS are the commands that wait.
+FUTEX_CALL = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
+FUTEX_PRIVATE_FLAG, FUTEX_COMMAND_MASK = 128, 127
+FUTEX_WAITS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
+EPOLL_WAIT_CALLS = {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ())  # epoll_wait(2)
 GLOO_ARGUMENTS = ["0x40", "0xa"]  # the arguments of gloo's thread: 64 events, 10 ms
-ACCEPTS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
+ACCEPT_CALLS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
 # Signals that may wake up a process. Other caught signals end a process, come from a child, or belong to
 # Python, torch or the watcher.
 WAKING_SIGNALS = (
@@ -36,14 +39,14 @@ WAKING_SIGNALS = (
     signal.SIGPROF,
     signal.SIGIO,
 )
-FIXED_FOLDERS = ("/dev/", "/proc/", "/sys/", "/memfd:")  # folders without files that grow
+FIXED_FOLDERS = ("/dev/", "/proc/", "/sys/", "/memfd:")  # the starts of paths of files that do not grow
 
 
 class Thread(NamedTuple):
     """The state of a thread at a moment."""
 
     name: str
-    state: str  # the letter in /proc/PID/stat: R, S, D, T, t, Z
+    state: str  # the letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t stopped, Z ended
     wakes: int  # the number of times that the thread has begun to wait
     wanted_s: float  # CPU time so far, and time in which the thread waited for a CPU
 
@@ -67,15 +70,21 @@ def state(pid: int) -> str:
 
 
 def waits_in(pid: int) -> str:
-    """Return the kernel function in which the main thread waits; "" for a running thread, or if hidden."""
+    """Return the kernel function in which the main thread waits.
+
+    The name is "" for a running thread, or if the kernel hides the function.
+    """
     function = read(pid, "wchan")
     return "" if function == "0" else function
 
 
 def read_target(pid: int) -> str:
-    """Return the name in /proc of the socket or pipe that the main thread waits to read; "" without one."""
+    """Return the file, pipe or socket that the main thread waits to read, as /proc names it; "" without one.
+
+    Examples are "socket:[40271]" and "pipe:[40272]".
+    """
     call = read(pid, "syscall").split()
-    return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVES else ""
+    return _target(pid, str(int(call[1], 16))) if len(call) > 1 and call[0] in _RECEIVE_CALLS else ""
 
 
 def waits_for_own_lock(pid: int, task: int) -> bool:
@@ -84,19 +93,20 @@ def waits_for_own_lock(pid: int, task: int) -> bool:
     The result is False for any other wait, and if the kernel hides the wait.
     """
     call = read(pid, f"task/{task}/syscall").split()
-    if len(call) < 5 or call[0] != FUTEX:
+    if len(call) < 5 or call[0] != FUTEX_CALL:
         return False
-    operation, has_end = int(call[2], 16), int(call[4], 16) != 0
-    return bool(operation & PRIVATE) and operation & COMMAND in LOCKS and not has_end
+    operation, has_time_limit = int(call[2], 16), int(call[4], 16) != 0
+    is_wait = operation & FUTEX_COMMAND_MASK in FUTEX_WAITS
+    return bool(operation & FUTEX_PRIVATE_FLAG) and is_wait and not has_time_limit
 
 
 def polls_for_gloo(pid: int, task: int) -> bool:
     """Return whether a thread waits like gloo's thread, which wakes up 100 times a second.
 
-    The name of the thread does not show this, because torch 2.2 gives it no name.
+    torch 2.2 gives the thread no name, so the call and its arguments must show it.
     """
     call = read(pid, f"task/{task}/syscall").split()
-    return len(call) > 4 and call[0] in EPOLL_WAITS and call[3:5] == GLOO_ARGUMENTS
+    return len(call) > 4 and call[0] in EPOLL_WAIT_CALLS and call[3:5] == GLOO_ARGUMENTS
 
 
 def awaits_signals(pid: int) -> bool:
@@ -106,16 +116,16 @@ def awaits_signals(pid: int) -> bool:
 
 
 def accepts(pid: int, task: int) -> bool:
-    """Return whether a thread waits for a connection on a Unix socket, like multiprocessing's thread."""
+    """Return whether a thread waits for connections on a Unix socket, as a thread of multiprocessing does."""
     call = read(pid, f"task/{task}/syscall").split()
-    if len(call) < 2 or call[0] not in ACCEPTS:
+    if len(call) < 2 or call[0] not in ACCEPT_CALLS:
         return False
     number = inode(_target(pid, str(int(call[1], 16))))
     return f" {number} " in read(pid, "net/unix")
 
 
 def inode(target: str) -> int:
-    """Return the inode of the socket with this name in /proc; 0 for a file or a pipe."""
+    """Return the inode in a socket's name in /proc; 0 for the name of a file or a pipe."""
     match = _INODE.match(target)
     return int(match[1]) if match else 0
 
@@ -128,7 +138,7 @@ def holders(target: str) -> Iterator[int]:
 
 
 def sleeps(pid: int) -> bool:
-    """Return whether the main thread sleeps, which ends after a time."""
+    """Return whether the main thread is in a call such as sleep(3), which ends after a time."""
     return "nanosleep" in waits_in(pid)
 
 
@@ -140,7 +150,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, without: Container[int] = ()) -> Iterator[int]:
-    """Yield all descendants of a process, parents first; omit processes in `without` and below them."""
+    """Yield all descendants of a process, parents first; omit the processes `without` and those below them."""
     for child in children(pid):
         if child not in without:
             yield child
@@ -148,9 +158,9 @@ def descendants(pid: int, without: Container[int] = ()) -> Iterator[int]:
 
 
 def variable(pid: int, *names: str) -> str:
-    """Return the value of the first variable that is a number in the environment of a process's start.
+    """Return the value of the first variable of `names` that is a number; "" without such a variable.
 
-    Returns "" if no variable of `names` is a number.
+    The environment is that of the process's start.
     """
     known = dict(text.partition("=")[::2] for text in read(pid, "environ").split("\0"))
     return next((known[name] for name in names if known.get(name, "").isdecimal()), "")
@@ -167,9 +177,9 @@ def threads(pid: int) -> dict[int, Thread]:
     for task in _entries(pid, "task"):
         status, used = read(pid, f"task/{task}/status"), read(pid, f"task/{task}/schedstat").split()
         name, letter = re.match(r"Name:\s(.*)", status), re.search(r"\nState:\s(\w)", status)
-        waited = _WAITED.search(status)
+        waited = _VOLUNTARY_SWITCHES.search(status)
         if name and letter and waited:
-            wanted_s = sum(map(int, used[:2])) / 1e9
+            wanted_s = sum(map(int, used[:2])) / 1e9  # time on a CPU, and in the queue of a CPU
             seen[int(task)] = Thread(name[1], letter[1], int(waited[1]), wanted_s)
     return seen
 
@@ -197,7 +207,7 @@ def bytes_of_main(pid: int) -> tuple[int, int]:
 def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
     """Return the sizes of the files that a process writes, by name, and the inodes of its sockets."""
     sizes, sockets = {}, set()
-    log = {_target(os.getpid(), number) for number in ("1", "2")}  # signs.py watches the log
+    log = {_target(os.getpid(), number) for number in ("1", "2")}  # not counted here: signs.py watches it
     for number in _entries(pid, "fd"):
         with contextlib.suppress(OSError):
             target = _target(pid, number)
@@ -205,7 +215,7 @@ def files_and_sockets(pid: int) -> tuple[dict[str, int], set[int]]:
                 sockets.add(inode(target))
             elif target in log or target.startswith(FIXED_FOLDERS) or not target.startswith("/"):
                 continue
-            elif _is_written(pid, number):
+            elif _is_writable(pid, number):
                 sizes[target] = os.stat(f"/proc/{pid}/fd/{number}").st_size  # noqa: PTH116 - a link
     return sizes, sockets
 
@@ -217,7 +227,7 @@ def _target(pid: int, number: str) -> str:
     return ""
 
 
-def _is_written(pid: int, number: str) -> bool:
+def _is_writable(pid: int, number: str) -> bool:
     match = re.search(r"flags:\s0*([0-7]+)", read(pid, f"fdinfo/{number}"))
     return bool(match and int(match[1], 8) & (os.O_WRONLY | os.O_RDWR))
 

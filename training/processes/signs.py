@@ -1,4 +1,4 @@
-"""The signs of life of a run: new text in its folder and its log, and the arrival of its first step.
+"""The signs of life of a run: new files and text in its folder and its log, and its first step.
 
 Lines and files of the watcher of the ranks do not count.
 """
@@ -16,12 +16,14 @@ from training.processes import proc
 
 WATCHER_PREFIX = "hang: "  # the start of each line of the watcher
 FOLDER, REPORT = "stacks", "hang.json"  # the folder and the file of the watcher in the run folder
-MAX_FILES = 256  # files of the run folder that are looked at
-MAX_READ_BYTES = 1 << 16  # bytes of new text in a log that are read
-FIRST_STEPS = 2  # lines of steps, or records of metrics, that show that the first step has come
-_LOG = re.compile(r"log|.*\.(?:log|out|err|txt)$|.*\.(?:log|out|err)\.\d+$")
-_METRICS = re.compile(r"events|metrics|.*tfevents|.*\.(?:jsonl|csv)$")
-_STEP = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d")
+MAX_FILES = 256  # the largest number of files in the run folder that a look visits
+MAX_READ_BYTES = 1 << 16  # of the new text in a log, at each look
+FIRST_STEPS = 2  # so many lines of steps, or records of metrics, show that the training has begun
+# Names of files in the run folder: logs, and files to which each step may add a record.
+_LOG_NAME = re.compile(r"log|.*\.(?:log|out|err|txt)$|.*\.(?:log|out|err)\.\d+$")
+_METRICS_NAME = re.compile(r"events|metrics|.*tfevents|.*\.(?:jsonl|csv)$")
+# Such as "step 12", and a rate such as "3.1 it/s".
+_STEP_NUMBER = re.compile(r"(?i)\b(?:step|iter\w*|batch|epoch|loss)\b\D{0,12}\d")
 _RATE = re.compile(r"(?i)\d\s?(?:it/s|s/it|samples/s)")
 # The text before the rate in a progress bar of steps. Bars of loading or preparing have other words.
 _STEP_BAR = re.compile(r"(?i)^(?:\[\w+\]:)?[^a-z]*$|\b(?:step|iter|epoch|train|batch|loss)")
@@ -32,24 +34,25 @@ class Signs:
 
     def __init__(self, run_dir: Path, environ: Mapping[str, str]) -> None:
         self._run_dir = run_dir
-        self._outputs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_job_log(environ)]
-        self._known: dict[str, tuple[int, ...]] = {}
-        self._programs: dict[str, int] = {}
-        self._steps = FIRST_STEPS  # so the first look does not count steps of an earlier start
+        self._logs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_job_log(environ)]
+        self._known_files: dict[str, tuple[int, ...]] = {}
+        self._program_logs: dict[str, int] = {}
+        self._steps = FIRST_STEPS  # with so many, the first look counts no lines of an earlier start
         self.look()
         self._steps = 0
-        # the first lines of steps: the rest of a line by its start, without the numbers in the start
-        self._first_lines: dict[str, str] = {}
+        # For each kind of line about steps, the part of its first line from the number on. The key is the part
+        # of the line before that, without digits.
+        self._rests_by_start: dict[str, str] = {}
 
     @property
     def has_begun(self) -> bool:
-        """Whether the first step has come, by printed steps or written metrics."""
+        """Whether the first step is over, by printed steps or written metrics."""
         return self._steps >= FIRST_STEPS
 
     def look(self) -> bool:
         """Look at the log and the run folder; return whether anything is new since the last look."""
         is_new = False
-        for path in self._outputs:
+        for path in self._logs:
             is_new |= self._has_grown(str(path), path)
         paths = [*(self._run_dir / CHECKPOINTS).glob("*"), *self._run_dir.glob("*")]
         for path in paths[:MAX_FILES]:
@@ -58,24 +61,24 @@ class Signs:
         return is_new
 
     def programs_have_printed(self) -> bool:
-        """Return whether another program of the job has printed something since the last look."""
+        """Return whether another program of the job, such as a server, has printed since the last call."""
         sizes = {}
         for path in (self._run_dir / "programs").glob("*.log"):
             with contextlib.suppress(OSError):
                 sizes[path.name] = path.stat().st_size
-        before, self._programs = self._programs, sizes
+        before, self._program_logs = self._program_logs, sizes
         return any(size > before.get(name, size) for name, size in sizes.items())
 
     def _is_new(self, path: Path) -> bool:
         """Return whether a file of the run folder has changed since the last look."""
         status = path.lstat()
-        if _LOG.match(path.name):
+        if _LOG_NAME.match(path.name):
             return self._has_grown(str(path), path)
-        sign = (status.st_ino, status.st_size, status.st_mtime_ns)
-        before = self._known.get(str(path))
-        self._known[str(path)] = sign
-        self._steps += bool(before and sign[1] > before[1] and _METRICS.match(path.name))
-        return before != sign
+        version = (status.st_ino, status.st_size, status.st_mtime_ns)
+        before = self._known_files.get(str(path))
+        self._known_files[str(path)] = version
+        self._steps += bool(before and version[1] > before[1] and _METRICS_NAME.match(path.name))
+        return before != version
 
     def _has_grown(self, name: str, path: Path) -> bool:
         """Return whether a log has new lines that the watcher did not print; count the lines of steps."""
@@ -83,8 +86,8 @@ class Signs:
             status = path.stat()
             if not os.path.isfile(path):  # noqa: PTH113 - a pipe, or a terminal
                 return False
-            before = self._known.get(name, (0,))[0]
-            self._known[name] = (status.st_size,)
+            before = self._known_files.get(name, (0,))[0]
+            self._known_files[name] = (status.st_size,)
             if status.st_size == before:
                 return False
             with path.open("rb") as file:
@@ -103,13 +106,13 @@ class Signs:
         begun. A line of the configuration, such as `batch size 32`, does not count, because its numbers never
         change.
         """
-        rate, step = _RATE.search(line), _STEP.search(line)
+        rate, step = _RATE.search(line), _STEP_NUMBER.search(line)
         if rate and _STEP_BAR.search(line[: rate.start()]):
             return 1
         if not step:
             return 0
         start, rest = re.sub(r"\d", "", line[: step.end()]), line[step.start() :]
-        return 0 if self._first_lines.setdefault(start, rest) == rest else FIRST_STEPS
+        return 0 if self._rests_by_start.setdefault(start, rest) == rest else FIRST_STEPS
 
 
 def _job_log(environ: Mapping[str, str]) -> list[Path]:

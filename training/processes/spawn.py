@@ -18,18 +18,21 @@ from training.processes.jobscript import PARENT
 from training.processes.ranks import spawn_environments
 from training.processes.stop import SIGNALS, handled_signals, ignore_signals
 
-POLL_S = 0.05
-GRACE_S = 10.0  # time for the other processes to notice and report the failure of a process
+POLL_S = 0.05  # between two looks at the processes
+GRACE_S = 10.0  # for the other processes, to notice and report the failure of a process
 
 
 def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
-    """Start this package `processes` times on node number `node` of `nodes`; return the status of `start`."""
+    """Start `processes` ranks of this package on node number `node` of `nodes`; return the status of `start`.
+
+    If `nodes` is 0, Slurm's variables decide on both.
+    """
     package = str(Path(__file__).parents[1])
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
-    known = {**os.environ, PARENT: str(os.getpid())}
-    environments = spawn_environments(known, processes, nodes=nodes, node=node)
+    environment_of_ranks = {**os.environ, PARENT: str(os.getpid())}
+    environments = spawn_environments(environment_of_ranks, processes, nodes=nodes, node=node)
     status = start([(command, environment) for environment in environments])
-    for name in (number.name for number in signal.Signals if status == 128 + number):
+    for name in (number.name for number in signal.Signals if status == 128 + number):  # one signal, or none
         complain(f"error: a rank on {socket.gethostname()} was ended by {name}")
     return status
 
@@ -37,9 +40,9 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_signals: bool = True) -> int:
     """Start commands with their environments, pass all signals on, and wait for all processes.
 
-    `unblocks_signals`: the processes start with blocked signals, and unblock them when they are ready, as
+    With `unblocks_signals`, the processes start with blocked signals, and unblock them when they are ready, as
     processes of this package do. The result is the exit status of the process that failed first, or 128 + N
-    if signal N ended it. If no process failed, it is 75 if a process was preempted, else 0.
+    if signal N ended that process. If no process failed, the result is 75 if a process was preempted, else 0.
     """
     children: list[subprocess.Popen[bytes]] = []
 
@@ -50,10 +53,10 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_
     handlers = {number: signal.getsignal(number) for number in handled_signals()}
     # Signals are blocked until all children are in the list. Processes of this package inherit the block (see
     # Stop), so a signal does not kill them while they start.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    old_mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, old_mask)
 
     try:
         for number in handlers:
@@ -64,8 +67,8 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_
             for command, env in processes
         )
         unblock()
-        hang.watch(processes[0][1])  # starts a thread, which must not exist during a fork
-        resident.keep()
+        hang.watch(processes[0][1])  # after the forks, because it starts a thread
+        resident.keep_libraries()
         return _wait(children)
     finally:
         unblock()
@@ -96,7 +99,7 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
         time.sleep(POLL_S)
 
 
-def exit_after(main: Callable[[list[str]], int]) -> NoReturn:
+def exit_with_status(main: Callable[[list[str]], int]) -> NoReturn:
     """Exit with the status of a launch program, even if signals come meanwhile.
 
     Python removes its handlers at exit. A SIGTERM would then end this process with 143.

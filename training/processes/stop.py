@@ -15,19 +15,18 @@ from training.errors import UserError
 from training.processes.jobscript import CANCELLED, LIMIT, PARENT, read_stop_file
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGHUP)
-STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that this process finds itself
+STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that rank 0 finds by looking
 OUT_OF_TIME = (LIMIT, DEADLINE)  # the reasons after which the job may start again
-REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # by priority
-LOOK_EVERY_S = 0.5  # a stat on a network file system is not free
-MARGIN_S = 30.0  # a run stops so long before its deadline, plus a step and twice the time of the last save
-EPOCH_FROM_S = 1e9  # a larger --deadline is in seconds since 1970, a smaller number counts from the start
+REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # the first one counts
+LOOK_EVERY_S = 0.5  # between two looks, because a stat(2) on a network file system takes time
+MARGIN_S = 30.0  # a run stops before its deadline by this, a step, and twice the time of the last save
+EPOCH_FROM_S = 1e9  # a --deadline from here on counts from 1970, a smaller number from the start
 
 
 class Stop:
     """The requests to stop this process.
 
-    From the creation of this object on, signals do not kill the process. So it is created before slow
-    imports.
+    As soon as this object exists, signals do not kill the process. It is therefore made before slow imports.
     """
 
     def __init__(self) -> None:
@@ -35,9 +34,9 @@ class Stop:
         self._file: Path | None = None
         self._looked_at = float("-inf")
         self.began = time.time()
-        self._end = float("inf")
-        self.save_s = 0.0  # time of the last save
-        self.step_s = 0.0  # time of a step, until which the next look may have to wait
+        self._deadline = float("inf")
+        self.save_s = 0.0  # the time that the last save took
+        self.step_s = 0.0  # time of a step, which is as long as the next look may have to wait
         for number in handled_signals():  # a signal may come twice, from Slurm and from torchrun
             signal.signal(number, lambda number, _: self._request(signal.Signals(number).name))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn blocks the signals of its children
@@ -46,9 +45,9 @@ class Stop:
         """Note a reason to stop. A signal handler can't save, because it runs in the middle of a step."""
         self._requested[REASONS.index(reason)] = True
 
-    def watch(self, file: Path, end: float) -> None:
-        """Watch the stop file and the end (seconds since 1970); only rank 0 calls this function."""
-        self._file, self._end = file, end
+    def watch(self, file: Path, deadline: float) -> None:
+        """Watch the stop file and the deadline (seconds since 1970); only rank 0 calls this function."""
+        self._file, self._deadline = file, deadline
 
     def requests(self) -> list[float]:
         """Return a number for each of REASONS: 1 if the reason was given, else 0."""
@@ -58,20 +57,23 @@ class Stop:
             with contextlib.suppress(OSError):  # the file system may answer at the next look
                 if self._file.exists():
                     self._request(read_stop_file(self._file) or STOP_FILE)
-            half = max(0.0, self._end - self.began) / 2  # half of a short job's time
-            if time.time() >= self._end - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
+            half = max(0.0, self._deadline - self.began) / 2  # a short job trains for at least half of its time
+            if time.time() >= self._deadline - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
                 self._request(DEADLINE)
         return [float(requested) for requested in self._requested]
 
 
 def handled_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals that stop a run. SIGHUP does not stop a run under nohup without torchrun."""
+    """Return the signals that stop a run. Under nohup and without torchrun, SIGHUP is not one of them."""
     ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN and "TORCHELASTIC_RUN_ID" not in os.environ
     return tuple(number for number in SIGNALS if number is not signal.SIGHUP or not ignored)
 
 
 def first_reason(requests: list[float]) -> str:
-    """Return the first of REASONS that a process has, or ""; `requests` are sums over the processes."""
+    """Return the first of REASONS that any process has; "" without one.
+
+    `requests` are the sums of `Stop.requests` over all processes.
+    """
     return next((REASONS[number] for number, count in enumerate(requests) if count), "")
 
 
@@ -93,20 +95,23 @@ def parse_deadline(deadline: str, environ: Mapping[str, str], now: float) -> flo
 
 
 def ignore_signals() -> None:
-    """Ignore the signals of Slurm in a loader, because a dead loader would end the run before its save."""
+    """Ignore SIGNALS in this process, such as a loader, whose death would end the run before its save."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def end_with_launcher(environ: Mapping[str, str]) -> None:
-    """Call `end_with_parent` if the parent is torchrun, or a launcher that gives its process number."""
+    """Let Linux kill this rank when its launcher ends, if that is torchrun or names itself in `environ`."""
     parent = environ.get(PARENT, "")
     if parent.isdecimal() or "TORCHELASTIC_RUN_ID" in environ:
         end_with_parent(int(parent) if parent.isdecimal() else 0)
 
 
 def end_with_parent(parent: int = 0) -> None:
-    """Let Linux kill this loader or rank when its parent ends in any way (prctl(2))."""
+    """Let Linux kill this process when its parent ends in any way (prctl(2)).
+
+    `parent` is the process id of the parent, or 0 if it is not known.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if parent and os.getppid() != parent:  # the parent has ended already

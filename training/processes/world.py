@@ -18,8 +18,8 @@ from training.processes.ranks import MEETING, Place, usable_cpus
 
 T = TypeVar("T")
 
-TEXT_BYTES = 1024  # bytes of a text in `gather_text`
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h of glibc
+TEXT_BYTES = 1024  # bytes of each text in `gather_text`
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3), from malloc.h of glibc
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class World:
     device: torch.device
     # nccl or gloo; "" without a launcher, when there is no process group and collectives do nothing
     backend: str
-    threads: int  # threads of torch
+    threads: int  # threads of torch in this process
     host: str
-    cpus: int = 1  # CPUs of this process
+    cpus: int = 1  # CPUs that belong to this process
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class World:
 def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
     """Choose the device and the threads, and join the process group.
 
-    All processes raise UserError if `check` or the choice of the device fails on any process.
+    `check` may raise UserError. All processes raise UserError if `check` or the choice of the device fails on any process.
     """
     chosen, problem = torch.device("cpu"), None
     try:
@@ -70,12 +70,12 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
 
 
 def keep_memory() -> bool:
-    """Use huge pages, and keep freed memory; return whether the C library can keep memory (mallopt(3))."""
+    """Let torch use huge pages, and the C library keep freed memory; return whether the latter is possible."""
     # torch reads this variable before it makes its first large tensor: c10/core/impl/alloc_cpu.cpp
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    # By default glibc returns large blocks to Linux in each step, which takes a tenth to a third of the step.
+    # By default glibc returns large blocks to Linux in each step, which takes 10 to 33 % of the step.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
-    sizes = (1 << 30, 32 << 20)  # older versions allow at most 32 MiB
+    sizes = (1 << 30, 32 << 20)  # older versions of glibc allow at most 32 MiB
     is_set = any(mallopt(M_MMAP_THRESHOLD, size) for size in sizes)
     return is_set and bool(mallopt(M_TRIM_THRESHOLD, -1))  # -1: return nothing
 
@@ -84,7 +84,7 @@ def leave(world: World) -> None:
     """Wait for the other processes, and leave the group. A launcher mistakes an early exit for a failure."""
     if world.backend:
         reduce_sum(world, torch.zeros(1, device=world.device)).item()
-    if world.backend == "nccl":  # gloo's destructor would hold the GIL while it waits for threads
+    if world.backend == "nccl":  # with gloo it would hold the GIL while it waits for threads
         dist.destroy_process_group()
 
 
@@ -164,9 +164,10 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
         return torch.device("cpu")
     index = place.local_rank
     if index >= count:
-        # Slurm may bind one GPU to each task, which then sees its GPU as number 0. With gloo ranks may share
-        # a GPU.
-        if not (count == 1 and place.launcher in ("srun", "mpi")) and backend != "gloo":
+        # Slurm may bind one GPU to each task, which then sees its GPU as number 0. With gloo, ranks may also
+        # share a GPU.
+        is_bound = count == 1 and place.launcher in ("srun", "mpi")
+        if not is_bound and backend != "gloo":
             what = f"local rank {index} has no GPU: {count} visible"
             fix = f"start at most {count} processes per node, or --device cpu"
             raise UserError(what, at=socket.gethostname(), fix=fix)
@@ -179,13 +180,16 @@ def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
 def _cpus(place: Place) -> int:
     """Return the number of CPUs for this process, which is its share of the node's CPUs."""
     usable, per_task = usable_cpus(), os.environ.get("SLURM_CPUS_PER_TASK", "")
-    if place.launcher == "srun" and per_task.isdecimal():  # the task may be bound to its CPUs already
+    if place.launcher == "srun" and per_task.isdecimal():  # the usable CPUs may be the task's only
         return max(1, min(usable, int(per_task)))
     return max(1, usable // place.local_size)
 
 
 def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
-    """Make the process group when all processes have come; all raise the problem of any process."""
+    """Make the process group when all processes have come.
+
+    `problem` is the error of this process. If any process has one, all processes raise an error.
+    """
     options: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s)}
     try:
         store: Any = dist.HashStore()  # type: ignore[attr-defined,unused-ignore]
@@ -196,9 +200,9 @@ def _meet(world: World, timeout_s: float, problem: UserError | None) -> None:
             store.set("problem", f"{world.name}: " * (world.size > 1) + str(problem))
             store.add("problems", 1)
         _wait_for_all(store, "ready", world)
-        if store.add("problems", 0):  # torch 2.2 has no check()
+        if store.add("problems", 0):  # reads the count; torch 2.2 has no store.check()
             text = store.get("problem").decode()
-            _wait_for_all(store, "told", world, waits=not world.rank)  # the store ends with rank 0
+            _wait_for_all(store, "told", world, waits=not world.rank)  # rank 0 has the store, and ends last
             raise UserError(text, shared=True) if not problem or world.rank else problem
         if world.backend == "nccl" and "device_id" in inspect.signature(dist.init_process_group).parameters:
             options["device_id"] = world.device  # since torch 2.3, NCCL then connects here

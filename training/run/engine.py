@@ -45,7 +45,7 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     lock = RunLock(run_dir)
     try:
         world = _join(config, place, lock, log)
-        resident.keep()  # a thread reads torch's libraries meanwhile
+        resident.keep_libraries()  # a thread reads torch's libraries meanwhile
         announce(config, world, log)
         try:
             session = prepare(config, world, log, stop, lock)
@@ -121,7 +121,7 @@ def _train(session: Session) -> int:
     session = dataclasses.replace(session, training_model=wrap(session))  # only now, with the loaded weights
     if world.size > 1:
         warm_up(session)
-    resident.keep().join()  # now, because the image's file system may end before a save
+    resident.keep_libraries().join()  # now, because the image's file system may end before a save
     try:
         with trace(config, log, steps_left(session, progress)) as profiler:
             usage = Usage(gpus=gpus_of(world.device, all_gpus=config.dataparallel))
