@@ -19,13 +19,13 @@ from typing import IO, Any, cast
 
 from training.errors import FolderError
 
-SMALL_BYTES = 1 << 20  # bytes of a status, lock or stop file that are read
-OTHER_FOLDER = "another --run-dir"  # a fix
+SMALL_BYTES = 1 << 20  # the most bytes that are read of a status, lock or stop file
+OTHER_FOLDER = "another --run-dir"  # a fix in messages
 CHECKPOINTS = "checkpoints"  # the name of the checkpoints' folder in the run folder
 LOCK = "lock.json"  # a file that is updated all the time, even while the training makes no progress
 BEST, EPOCH_NAME = "best.pt", "checkpoint_epoch_{}.pt"
-STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+STEP_NAME = re.compile(r"step-([0-9]{8,15})\.pt")  # such as step-00000120.pt
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH  # the rights of other users to write
 
 
 def own_folder(path: Path, *inside: str, make: bool = True) -> None:
@@ -37,6 +37,7 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
     real = Path(os.path.realpath(absolute.parent))
     for above in {*absolute.parents, real, *real.parents}:
         with contextlib.suppress(OSError):  # the folder is missing
+            # Everybody may write the folder above, which has no sticky bit (unlike /tmp).
             if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise FolderError("everybody can replace the run folder", at=str(above), fix=OTHER_FOLDER)
     if absolute.is_symlink():
@@ -53,24 +54,24 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
 
 
 def _check_folder(folder: int, path: Path, *, change: bool) -> None:
-    """Check an open folder and its files; meanwhile the path may come to name another folder."""
+    """Check a folder and its files by its descriptor, because its path may meanwhile name another folder."""
     if change:
         # A default access list would overrule the umask. Only Linux has the function.
         with contextlib.suppress(OSError, AttributeError):
             os.removexattr(folder, "system.posix_acl_default")
     _check_owner(folder, ".", at=path, change=change)
-    for name in os.listdir(folder):
+    for name in os.listdir(folder):  # root (0) may own files in the folder, but not the folder
         _check_owner(folder, name, 0, at=path / name, change=change)
 
 
-def _check_owner(folder: int, name: str, *others: int, at: Path, change: bool) -> None:
-    """Raise FolderError unless this user, or a user in `others`, owns a file.
+def _check_owner(folder: int, name: str, *other_owners: int, at: Path, change: bool) -> None:
+    """Raise FolderError unless this user, or one of `other_owners`, owns a file.
 
     With `change`, take from other users the right to write this user's file.
     """
     with contextlib.suppress(FileNotFoundError):  # a running job removed the file
         status, me = os.stat(name, dir_fd=folder, follow_symlinks=False), os.geteuid()
-        if status.st_uid not in {me, *others}:
+        if status.st_uid not in {me, *other_owners}:
             what = f"the run folder, or what is in it, belongs to another user ({status.st_uid})"
             raise FolderError(what, at=str(at), fix=OTHER_FOLDER)
         is_file = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
@@ -91,13 +92,13 @@ def _close_to_others(folder: int, name: str) -> None:
 
 
 def open_regular(path: Path, mode: str = "rb", *, follow: bool = False) -> IO[bytes]:
-    """Open a regular file, with mode "ab" without a buffer; raise OSError for another kind of file.
+    """Open a regular file; raise OSError for another kind of file. Mode "ab" has no buffer.
 
     A link also raises OSError unless `follow` is set.
     """
-    added = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    extra_flags = os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     buffering = 0 if mode == "ab" else -1
-    file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | added, 0o644))  # noqa: SIM115
+    file = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags | extra_flags, 0o644))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -120,7 +121,7 @@ def parse(text: bytes) -> dict[str, Any]:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return the path of a new file that will replace a file; no user can guess its name."""
+    """Return the path of a new file that will replace a file; other users can't guess its name."""
     return path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
 
 
@@ -166,7 +167,7 @@ def checkpoint_step(path: Path) -> int | None:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder by their names, those of the latest steps first."""
+    """Return the files in a folder with names of checkpoints, the latest step first."""
     paths = (
         [path for path in folder.iterdir() if checkpoint_step(path) is not None] if folder.is_dir() else []
     )
@@ -175,34 +176,34 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 @dataclass
 class _Held:
-    """A run folder that is held open, because its path may stop leading to the folder."""
+    """A run folder that is held open, because its path may stop leading to the folder (see `hold_run_folder`)."""
 
     path: Path
     descriptor: int
-    is_own: bool = False  # whether it is the current folder of this process
+    is_entered: bool = False  # whether it is the current folder of this process
 
 
-_held: list[_Held] = []
+_held: list[_Held] = []  # at most one folder
 
 
-def hold(run_dir: Path) -> None:
+def hold_run_folder(run_dir: Path) -> None:
     """Keep the run folder open, because its path may stop working before the run ends.
 
     In a container, a path stops working when the image's file system ends, if the image has the first folder
-    of the path, such as /home or /tmp. A path relative to the current folder needs no image. So `enter`
-    changes to the held folder, and `reachable` returns relative paths.
+    of the path, such as /home or /tmp. A path relative to the current folder needs no image. Therefore `enter_run_folder`
+    changes to the held folder, and `reachable` then returns relative paths.
     """
     _held.append(_Held(run_dir, os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
 
 
-def enter() -> None:
+def enter_run_folder() -> None:
     """Change to the held run folder, because the event that ends the run may also end the image."""
     for held in _held:
         os.fchdir(held.descriptor)
-        held.is_own = True
+        held.is_entered = True
 
 
-def release() -> None:
+def release_run_folder() -> None:
     """Close the held run folder, after the last write."""
     while _held:
         os.close(_held.pop().descriptor)
@@ -210,4 +211,4 @@ def release() -> None:
 
 def reachable(path: Path) -> Path:
     """Return a path that works now for the run folder, or for a file in the run folder."""
-    return next((path.relative_to(held.path) for held in _held if held.is_own), path)
+    return next((path.relative_to(held.path) for held in _held if held.is_entered), path)

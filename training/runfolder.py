@@ -14,15 +14,16 @@ from training.saving.lock import current_holder
 class Forecast:
     """The forecast of a start: its work, or the reason for a refusal."""
 
-    # A start is new, afresh (next to old checkpoints), resume, done (no epoch is left) or evaluate. A refusal
-    # is changed (the checkpoint has other settings), missing (no such checkpoint) or used (another job has
-    # the folder).
+    # States of a start: new, afresh (next to old checkpoints), resume, done (no epoch is left) or evaluate.
+    # States of a refusal: changed (the checkpoint has other settings), missing (no such checkpoint) or used
+    # (another job has the folder).
     state: str
     checkpoint: str = ""  # the checkpoint to resume from
-    step: int | None = None  # finished steps; this number and the next are None if they are not known
+    # None in these four counts: not known, or not needed for the state
+    step: int | None = None  # finished steps
     steps: int | None = None  # all steps of the training
-    epoch: int | None = None
-    epochs: int | None = None
+    epoch: int | None = None  # finished epochs
+    epochs: int | None = None  # all epochs of the training
     job: str = ""  # the Slurm job that saved the checkpoint
     holder: str = ""  # the process and the job that use the folder
     changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values by setting
@@ -53,17 +54,18 @@ def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
     """Return the forecast of a start that resumes from a checkpoint, by the events about its save."""
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
-    old = read_saved(run_dir, path.name) if is_inside else {}
-    step, epoch = _count(old.get("step")) or checkpoint_step(path), _count(old.get("epoch"))
-    consumed, samples = _count(old.get("consumed")), _count(old.get("train_samples"))
-    settings, changed, steps = old.get("settings"), {}, None
+    saved = read_saved(run_dir, path.name) if is_inside else {}
+    step, epoch = _count(saved.get("step")) or checkpoint_step(path), _count(saved.get("epoch"))
+    consumed, samples = _count(saved.get("consumed")), _count(saved.get("train_samples"))
+    settings, changed, steps = saved.get("settings"), {}, None
     if settings and isinstance(settings, dict) and not config.allow_config_change:
-        unread = {"train_samples": 0, "data_checksum": ""}  # known only after the images are read
+        # Only a start that reads the images knows these settings. Here they count as unchanged.
+        unread = {"train_samples": 0, "data_checksum": ""}
         assumed = {name: settings.get(name, default) for name, default in unread.items()}
         changed = changed_settings(critical_settings(config, batch=batch) | assumed, settings)
     if samples and step is not None and epoch is not None and consumed is not None:
         remaining = steps_to_end(config, epoch=epoch, consumed=consumed, samples=samples, batch=batch)
-        steps = step + remaining  # the finished steps may have had another batch size
+        steps = step + remaining  # not epochs * steps, because finished steps may have had another batch size
     state = "done" if epoch is not None and epoch >= config.epochs else "resume"
     return Forecast(
         state="changed" if changed else state,
@@ -72,7 +74,7 @@ def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
         steps=steps,
         epoch=epoch,
         epochs=config.epochs,
-        job=str(old.get("job") or ""),
+        job=str(saved.get("job") or ""),
         changed=changed,
     )
 
@@ -89,7 +91,8 @@ def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
             start = {key: event.get(key) for key in ("job", "settings", "train_samples")}
         elif event.get("event") == "save":
             names = [event.get("also"), str(event.get("checkpoint")).removeprefix(f"{CHECKPOINTS}/")]
-            if name in (names if event.get("best") is not True else [*names, BEST]):
+            is_best = event.get("best") is True
+            if name in ([*names, BEST] if is_best else names):
                 facts = start | {key: event.get(key) for key in ("step", "epoch", "consumed")}
     return facts
 

@@ -44,16 +44,16 @@ def is_mounted(
     monkeypatch.setattr(files, "_held", [])
     monkeypatch.chdir(tmp_path)
     yield request.param
-    files.release()
+    files.release_run_folder()
 
 
 def test_a_path_leads_to_the_folder_that_was_opened(tmp_path: Path, *, is_mounted: bool) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     if is_mounted:
-        files.hold(folder)
+        files.hold_run_folder(folder)
     assert files.reachable(folder / "file") == folder / "file"
-    files.enter()
+    files.enter_run_folder()
     folder.rename(tmp_path / "moved")
 
     assert files.reachable(folder / "file") == (Path("file") if is_mounted else folder / "file")

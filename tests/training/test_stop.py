@@ -172,7 +172,7 @@ def test_quick_steps_synchronise_seldom(slept: list[float]) -> None:
     synchronised = []
     for step in range(1, 61):
         slept.append(0.01)
-        if meter.is_due(step, 10):
+        if meter.is_sync_due(step, 10):
             synchronised.append(step)
             meter.note_sync(meter.step_s())
 

@@ -14,7 +14,7 @@ import torch
 
 from training.processes.world import World
 from training.run import usage
-from training.run.usage import Usage, add_up, gpus_of
+from training.run.usage import Usage, add_up, gpu_numbers
 
 from .trainers import Here, Trainers, events
 
@@ -70,7 +70,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_gpus_are_told_as_torch_counts_them(gpu: SimpleNamespace) -> None:
-    used = Usage(gpus=gpus_of(torch.device("cuda", 0), all_gpus=True))
+    used = Usage(gpus=gpu_numbers(torch.device("cuda", 0), all_gpus=True))
     used.sample()
     gpu.busy = 40
     used.sample()
@@ -81,8 +81,8 @@ def test_gpus_are_told_as_torch_counts_them(gpu: SimpleNamespace) -> None:
         GIB,
         16 * GIB + 1,
     )
-    assert gpus_of(torch.device("cuda", 1), all_gpus=False) == (1,)
-    assert gpus_of(CPU, all_gpus=True) == ()
+    assert gpu_numbers(torch.device("cuda", 1), all_gpus=False) == (1,)
+    assert gpu_numbers(CPU, all_gpus=True) == ()
 
 
 def test_without_nvml_nobody_says_how_busy_a_gpu_is_and_it_is_asked_once(gpu: SimpleNamespace) -> None:

@@ -18,14 +18,14 @@ from training.files import open_regular, own_folder, parse, reachable, read_smal
 
 STATUS = "status.json"
 EVENTS = "events.jsonl"
-MAX_EVENTS_BYTES, MAX_EVENT_BYTES = 1 << 28, 1 << 16  # bytes that are read of all events, and of one event
+MAX_EVENTS_BYTES, MAX_EVENT_BYTES = 1 << 28, 1 << 16  # the most that is read of all events, and of one event
 CURVES = "tensorboard"  # the folder of the curves
-FLUSH_S = 10  # seconds between two writes of points; a killed run loses the points since the last
-# Events with curves, and the endings of their tags.
+FLUSH_S = 10  # seconds between two writes of curves; a killed run loses the points since the last write
+# The kinds of events with curves, and the endings of the curves' tags, such as loss/validation.
 CURVE_EVENTS = {"train": "train", "epoch": "validation", "evaluation": "validation"}
-# Parts of those events that have no curve.
+# Keys of those events that have no curve.
 NO_CURVES = {"event", "time", "epoch", "step", "samples", "train_loss", "slow", "confusion", "weights"}
-# Numbers that only training steps have. Their tags have no ending.
+# Keys of "train" events that only describe training steps. Their tags have no ending.
 TRAINING_TAGS = {"lr", "samples_per_s", "grad_norm", "step_s", "data_wait", "gpu_allocated_bytes"}
 
 
@@ -35,17 +35,17 @@ class Log:
 
     run_dir: Path
     speaks: bool  # whether this is rank 0
-    records: bool = True  # whether files in the run folder are written
+    records: bool = True  # whether rank 0 writes files in the run folder
     began: float = field(default_factory=time.time)  # when this process started
     failing: set[str] = field(default_factory=set)  # files whose last write failed
-    curves: Any = None  # TensorBoard's writer
-    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # by their names
+    curves: Any = None  # TensorBoard's writer; None without curves
+    trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)  # by their names in --log-to
     event_lock: Any = field(default_factory=threading.RLock)  # the writer's thread also adds events
 
     def say(self, line: str) -> None:
         """Print a line on stdout, without buffering."""
         if self.speaks:
-            with contextlib.suppress(OSError):  # a full disk or a closed pipe: the line is lost
+            with contextlib.suppress(OSError):  # on a full disk or a closed pipe the line is lost
                 print(line, flush=True)
 
     def event(self, kind: str, **facts: Any) -> None:
@@ -55,10 +55,10 @@ class Log:
             line = json.dumps(event) + "\n"
             self._try_write(EVENTS, lambda path: append(path, line.encode()))
             if self.curves and kind in CURVE_EVENTS:
-                with self._drawing():
+                with self._guard_curves():
                     _draw(self.curves, event)
             for name, tracker in [*self.trackers.items()]:
-                with self._tracking(name):
+                with self._guard_tracker(name):
                     tracker(json.loads(line))  # a copy, which it may change
 
     def note(self, line: str) -> None:
@@ -67,8 +67,8 @@ class Log:
         self.event("checkpoint", text=line)
 
     def start_curves(self, *, step: int) -> None:
-        """Start TensorBoard's curves at `step`, and hide the later steps of earlier starts."""
-        with self._drawing(), warnings.catch_warnings():
+        """Start TensorBoard's curves after `step`, and hide later steps of earlier starts."""
+        with self._guard_curves(), warnings.catch_warnings():
             if not self.speaks or importlib.util.find_spec("tensorboard") is None:
                 return
             warnings.simplefilter("ignore")
@@ -81,16 +81,16 @@ class Log:
     def end(self) -> None:
         """Close the curves and the trackers."""
         if self.curves:
-            with self._drawing():
+            with self._guard_curves():
                 self.curves.close()
         for name, tracker in [*self.trackers.items()]:
-            with self._tracking(name):
+            with self._guard_tracker(name):
                 getattr(tracker, "close", lambda: None)()
         self.trackers.clear()
 
     @contextlib.contextmanager
-    def _tracking(self, name: str) -> Iterator[None]:
-        """Let no tracker end the run: a tracker that fails gets no more events."""
+    def _guard_tracker(self, name: str) -> Iterator[None]:
+        """Let no tracker end the run. A tracker that fails gets no more events."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever the user's function raises
@@ -98,7 +98,7 @@ class Log:
             self.say(f"No more events for --log-to {name} ({one_line(error)}): training continues")
 
     @contextlib.contextmanager
-    def _drawing(self) -> Iterator[None]:
+    def _guard_curves(self) -> Iterator[None]:
         """Let neither a broken TensorBoard nor a full disk end the run."""
         try:
             yield
@@ -109,12 +109,12 @@ class Log:
     def status(
         self, state: str, *, step: int, epoch: int, checkpoint: str | None, reason: str | None = None
     ) -> None:
-        """Replace status.json by one line with the keys in this order.
+        """Replace status.json by one line with the arguments in this order.
 
         The state stays "failed" if another process has failed since this process started.
         """
-        known = read_status(reachable(self.run_dir)) if self.speaks and state == "running" else {}
-        if known.get("state") == "failed" and float(known.get("time") or 0) > self.began:
+        old = read_status(reachable(self.run_dir)) if self.speaks and state == "running" else {}
+        if old.get("state") == "failed" and float(old.get("time") or 0) > self.began:
             return
         facts = {"state": state, "step": step, "epoch": epoch, "checkpoint": checkpoint, "reason": reason}
         self.write(STATUS, facts | _now())
@@ -137,7 +137,7 @@ class Log:
 
 
 def as_points(event: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of an event by tag, such as loss/validation; empty for an event without curves."""
+    """Return the numbers of an event by their curves' tags; empty for an event without curves."""
     kind = event["event"]
     if kind not in CURVE_EVENTS:
         return {}
@@ -172,11 +172,14 @@ def append(path: Path, data: bytes) -> None:
 
 
 def mark_failed(run_dir: Path, reason: str, status: int) -> None:
-    """Set the state to failed once, keep the progress, and add the exit status, which torchrun hides."""
-    known = read_status(run_dir)
-    if known.get("state") == "failed":
+    """Set the state in status.json to failed, unless it is failed already; keep the progress.
+
+    The file also gets the exit status, because torchrun hides it.
+    """
+    old = read_status(run_dir)
+    if old.get("state") == "failed":
         return
-    facts = {"state": "failed", **progress_of(known), "reason": reason, **_now(), "exit": status}
+    facts = {"state": "failed", **progress_of(old), "reason": reason, **_now(), "exit": status}
     try:
         own_folder(run_dir)
         write_json(run_dir / STATUS, facts)

@@ -28,8 +28,8 @@ from training.run.pace import Pace
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.score import metrics_text, report
 from training.run.session import Meter, Progress, Session
-from training.run.setup import announce, prepare, surroundings, warm_up, wrap
-from training.run.usage import Usage, add_up, gpus_of, trace
+from training.run.setup import announce, prepare, facts_about, warm_up, wrap
+from training.run.usage import Usage, add_up, gpu_numbers, trace
 from training.runfolder import read_saved
 from training.saving import checkpoint
 from training.saving.lock import RunLock
@@ -58,12 +58,12 @@ def run(config: Config, place: Place, stop: Stop) -> int:
     finally:
         log.end()
         lock.release()
-        files.release()
+        files.release_run_folder()
     return status
 
 
 def _open_run(lock: RunLock, log: Log) -> None:
-    """Take the run folder and set the state to running, before a hang is possible.
+    """Take the run folder, and set the state to running before this process waits for others.
 
     Raises FolderError if another job has the folder, or if it can't be written.
     """
@@ -71,7 +71,7 @@ def _open_run(lock: RunLock, log: Log) -> None:
         own_folder(log.run_dir, CHECKPOINTS)
         lock.take(log.say)
         if resident.is_mounted():
-            files.hold(log.run_dir)
+            files.hold_run_folder(log.run_dir)
         log.status("running", **progress_of(read_status(log.run_dir)))  # the progress of an earlier start
     except OSError as error:
         what = f"cannot write in the run folder ({one_line(error)})"
@@ -79,7 +79,7 @@ def _open_run(lock: RunLock, log: Log) -> None:
 
 
 def _join(config: Config, place: Place, lock: RunLock, log: Log) -> World:
-    """Meet the other processes.
+    """Open the run folder on rank 0, and meet the other processes.
 
     All processes raise UserError if rank 0 can't open the run folder, or if a flag is wrong.
     """
@@ -108,32 +108,33 @@ def _train(session: Session) -> int:
         log.say(
             f"Nothing left to do: {progress.epoch} of {config.epochs} epochs are done{_other_job(session)}"
         )
-        export(session)  # the last start may have been killed before this
+        export(session)  # the last start may have been killed before its export
         _conclude(session, progress, "done")
         return DONE
     size = state_bytes(config, session.model)
     on_rank0(world, lambda: checkpoint.check_room(place, size, keep=config.keep, tell=log.note))
     if config.tensorboard == "auto":
         log.start_curves(step=progress.step)
-    facts = surroundings(session) | {"settings": session.settings, "job": os.environ.get("SLURM_JOB_ID", "")}
+    facts = facts_about(session) | {"settings": session.settings, "job": os.environ.get("SLURM_JOB_ID", "")}
     log.event("start", step=progress.step, epoch=progress.done, **facts)
     log.status("running", step=progress.step, epoch=progress.done, checkpoint=progress.checkpoint)
     session = dataclasses.replace(session, training_model=wrap(session))  # only now, with the loaded weights
     if world.size > 1:
         warm_up(session)
-    resident.keep_libraries().join()  # now, because the image's file system may end before a save
+    # Load the libraries now, because the file system of the container's image may end before a save.
+    resident.keep_libraries().join()
     try:
         with trace(config, log, steps_left(session, progress)) as profiler:
-            usage = Usage(gpus=gpus_of(world.device, all_gpus=config.dataparallel))
+            usage = Usage(gpus=gpu_numbers(world.device, all_gpus=config.dataparallel))
             pace = Pace(gather_text(world, world.host), world.rank, on_gpu=world.device.type == "cuda")
             meter = Meter(usage=usage, pace=pace, profiler=profiler)
             return _train_epochs(dataclasses.replace(session, meter=meter), progress)
     finally:
-        session.writer.wait()  # also if the run fails, because the checkpoint is good
+        session.writer.wait()  # also after an error, because the checkpoint in the thread is good
 
 
 def _other_job(session: Session) -> str:
-    """Return a clause about the other job that trained last in this folder; "" if it was this job."""
+    """Return the end of a sentence about another job that saved last in this folder; "" if it was this job."""
     newest = list_checkpoints(checkpoint_folder(session.config))[:1] if session.log.speaks else []
     job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
     if not job or job == os.environ.get("SLURM_JOB_ID", ""):
@@ -144,7 +145,7 @@ def _other_job(session: Session) -> str:
 def _train_epochs(session: Session, progress: Progress) -> int:
     """Train the remaining epochs, or until a request to stop; return the exit status."""
     config, world, log = session.config, session.world, session.log
-    began = progress.step
+    first_step = progress.step
     try:
         synchronise(session, progress, torch.zeros(3, dtype=torch.float64, device=world.device), saves=False)
         while progress.done < config.epochs:
@@ -152,7 +153,7 @@ def _train_epochs(session: Session, progress: Progress) -> int:
                 train_epoch(session, progress)
             _finish_epoch(session, progress)
     except StoppedError as stopped:
-        files.enter()
+        files.enter_run_folder()
         progress.count_epoch(session.data.train.samples)
         save(session, progress, must=True)
         _conclude(session, progress, "preempted", reason=str(stopped))
@@ -161,8 +162,8 @@ def _train_epochs(session: Session, progress: Progress) -> int:
             line += f"; without sbatchgen, remove {Path(config.run_dir) / STOP} before the next start"
         log.say(line)
         if str(stopped) in OUT_OF_TIME and log.speaks and os.environ.get(AGAIN_FILE):
-            _ask_again(session, gained=progress.step - began)
-        _tell_usage(session, progress)
+            _ask_again(session, steps_done=progress.step - first_step)
+        _record_usage(session, progress)
         return PREEMPTED
     export(session)
     best = metrics_text({session.task.names[0]: progress.best}).replace(":", "").lower()
@@ -171,9 +172,9 @@ def _train_epochs(session: Session, progress: Progress) -> int:
     return DONE
 
 
-def _ask_again(session: Session, *, gained: int) -> None:
-    """Ask the job script for a restart, unless no step was done, because such restarts would never end."""
-    if not gained:
+def _ask_again(session: Session, *, steps_done: int) -> None:
+    """Ask the job script for a restart. Without a step since the start, such restarts would never end."""
+    if not steps_done:
         session.log.say("Not asking for a restart: no step was done since the start")
         return
     try:
@@ -193,18 +194,18 @@ def _finish_epoch(session: Session, progress: Progress) -> None:
     session.log.say(f"Epoch {progress.epoch} - {score}, {speed} {details}")
     facts = score.facts | {"train_loss": loss / max(samples, 1), "samples_per_s": round(rate, 1)}
     session.log.event("epoch", **facts | {"epoch": progress.epoch, "step": progress.step})
-    _tell_usage(session, progress)
+    _record_usage(session, progress)
     try:
         save(session, progress, best=is_best, must=progress.epoch >= session.config.epochs)
-    except UserError as error:  # the last save failed on rank 0, so the weights are saved by themselves
+    except UserError as error:  # the last save failed, but the smaller file with the weights may still fit
         if not isinstance(error, FolderError):
             with contextlib.suppress(UserError):
                 write_weights(session)
         raise
-    session.meter.restart()
+    session.meter.begin_window()
 
 
-def _tell_usage(session: Session, progress: Progress) -> None:
+def _record_usage(session: Session, progress: Progress) -> None:
     """Add an event with the resources that all processes have used since this start."""
     used = add_up(session.world, session.meter.usage)
     session.log.event("resources", step=progress.step, samples=session.meter.trained_samples, **used)

@@ -32,7 +32,7 @@ def evaluate(session: Session) -> Score:
                 scores = session.task.metrics(outputs, y_B).values()
                 means = sums_of(session.task.loss(outputs, y_B), *scores)
                 sums += torch.cat((means, session.task.counts(outputs, y_B)))
-            if session.meter.is_due(number, session.config.sync_every):
+            if session.meter.is_sync_due(number, session.config.sync_every):
                 _, why = agree(session, sums)
                 if why:
                     raise StoppedError(why)

@@ -16,7 +16,7 @@ WEIGHTS = "model.pt"
 
 
 def check_export(config: Config) -> None:
-    """Make the folder of --export's file; raise UserError if the file could not be written later."""
+    """Make the folder of --export's file; raise UserError if the file can't be written there."""
     if not (path := _export_path(config)):
         return
     try:
@@ -36,16 +36,17 @@ def _export_path(config: Config) -> Path | None:
     name = config.export or ("off" if config.evaluate else WEIGHTS)
     if name == "off":
         return None
-    return Path(config.run_dir) / name if Path(name).name == name else Path(name)
+    is_in_run_folder = Path(name).name == name  # a name without a folder
+    return Path(config.run_dir) / name if is_in_run_folder else Path(name)
 
 
 def export(session: Session) -> None:
-    """Write the evaluated weights to --export's file on rank 0; all raise UserError if that fails."""
+    """Call `write_weights` on rank 0; all processes raise UserError if that fails."""
     on_rank0(session.world, lambda: write_weights(session))
 
 
 def write_weights(session: Session) -> None:
-    """Write the evaluated weights to --export's file; raises UserError if that fails."""
+    """Write the weights that the validation uses to --export's file, with a card; raises UserError."""
     if not (path := _export_path(session.config)):
         return
     try:

@@ -24,16 +24,17 @@ from training.run.agreement import synchronise
 from training.run.resume import save
 from training.run.session import Progress, Session
 
-# Outputs of at most so many values are kept, for at most so many parts of steps, until their metrics are
-# computed.
+# Tally keeps outputs of at most so many values, for at most so many parts of steps, before it computes their
+# metrics.
 MAX_KEPT_VALUES, MAX_KEPT_PARTS = 1 << 20, 16
-EXACT = 1 << 24  # float64 adds multiples of 1 / EXACT without rounding, up to 2^29
+PARTS_OF_ONE = 1 << 24  # float64 adds multiples of 1 / PARTS_OF_ONE without rounding, up to 2^29
 
 
 class Tally:
-    """The sums of loss, score and samples: float64 (3,) on the device.
+    """The sums of loss, score and samples, on the device: float64 (3,).
 
-    The metrics of small outputs are computed for MAX_KEPT_PARTS parts at once, because they need 14 kernels.
+    The metrics of small outputs are computed for MAX_KEPT_PARTS parts at once, because each computation starts
+    14 kernels.
     """
 
     def __init__(self, session: Session) -> None:
@@ -63,20 +64,21 @@ class Tally:
 
 
 def train_epoch(session: Session, progress: Progress) -> None:
-    """Train on the rest of the epoch, and update `progress` after each step; raise like `synchronise`."""
+    """Train on the rest of the epoch, and update `progress` after each step; raises like `synchronise`."""
     config, split, rank, size = session.config, session.data.train, session.world.rank, session.world.size
     order_N = epoch_order(split.samples, seed=config.seed, epoch=progress.epoch).to(split.index_device)
     batch = session.batch
     steps = cut_steps(split.samples, batch=batch, consumed=progress.consumed)
-    part = batch // config.accumulate
-    parts = [cut_steps(first + count, batch=part, consumed=first) for first, count in steps]
-    shares = [share(order_N, first, count, rank=rank, size=size) for step in parts for first, count in step]
+    part_size = batch // config.accumulate
+    parts_of_steps = [cut_steps(first + count, batch=part_size, consumed=first) for first, count in steps]
+    parts = [part for step_parts in parts_of_steps for part in step_parts]
+    shares = [share(order_N, first, count, rank=rank, size=size) for first, count in parts]
     steps_per_epoch = math.ceil(split.samples / batch)
     tally = Tally(session)
     train_mode(session.training_model)
     session.meter.begin()
     batches = batches_of(session, split, shares, progress.epoch)
-    for (first, count), step_parts in zip(steps, parts, strict=True):
+    for (first, count), step_parts in zip(steps, parts_of_steps, strict=True):
         lr = lr_at(config, progress.epoch, first / batch, steps_per_epoch=steps_per_epoch)
         set_lr(session.updater.optimizer, lr)
         train_step(session, batches, [count for _, count in step_parts], tally, step=progress.step)
@@ -88,13 +90,13 @@ def train_epoch(session: Session, progress: Progress) -> None:
             time.sleep(config.step_delay)
         is_last = progress.consumed == split.samples
         saves = is_last or (config.save_every > 0 and progress.step % config.save_every == 0)
-        if session.meter.is_due(progress.step, config.sync_every) or saves:
+        if session.meter.is_sync_due(progress.step, config.sync_every) or saves:
             synchronise(session, progress, tally.total(), saves=saves)
             _report(session, progress, lr, steps_per_epoch)
             if saves and not is_last:
                 save(session, progress)
     progress.count_epoch(split.samples)
-    save(session, progress)  # the validation may fail
+    save(session, progress)  # before the validation, which may fail
 
 
 def train_step(
@@ -110,7 +112,7 @@ def train_step(
     the images of all processes. `tally` gets the results of this process.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
-    for group in session.updater.optimizer.param_groups:  # like its zero_grad, but without hooks
+    for group in session.updater.optimizer.param_groups:  # as its zero_grad does, but without that method's hooks
         for weight in group["params"]:
             weight.grad = None
     images = sum(counts)
@@ -121,7 +123,7 @@ def train_step(
         x_BCHW, y_B = next(batches)
         session.meter.usage.data_s += time.perf_counter() - began
         session.meter.pace.mark()
-        # reading images may also use random numbers
+        # Seed now, because `next` may have used random numbers to read images.
         _seed(session, derive_seed("step", config.seed, step, world.rank, part))
         has_image = float(world.rank < count)  # 0 for a stand-in
         x_mixed, y_mixed = session.task.mix(x_BCHW, y_B) if session.task.mix else (x_BCHW, y_B)
@@ -140,7 +142,10 @@ def train_step(
 
 
 def _update(session: Session, *, logged: bool) -> None:
-    """Update the weights, unless gradients overflowed under a loss scale; note the norm for the log."""
+    """Update the weights, unless gradients overflowed under a loss scale.
+
+    If the step is `logged`, the norm of the gradients is noted.
+    """
     optimizer, scaler, max_norm = session.updater.optimizer, session.updater.scaler, session.config.clip_norm
     if max_norm or logged:
         if scaler:
@@ -156,7 +161,7 @@ def _update(session: Session, *, logged: bool) -> None:
 
 
 def norm_of(weights: Iterable[nn.Parameter]) -> torch.Tensor:
-    """Return the norm of all gradients as one vector."""
+    """Return the norm of the vector of all gradients."""
     norms = torch._foreach_norm([weight.grad for weight in weights if weight.grad is not None])  # noqa: SLF001
     return torch.linalg.vector_norm(torch.stack(norms))  # type: ignore[no-any-return]
 
@@ -174,16 +179,16 @@ def forward(session: Session, model: nn.Module, x_BCHW: torch.Tensor) -> Any:
 
 
 def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch: int) -> Iterator[Batch]:
-    """Yield the batches of index lists; after a batch that can't be read yield only stand-ins."""
+    """Yield the batches of index lists, and stand-ins from the first batch on that can't be read."""
     if isinstance(split, FromLoaders) and not split.started:
-        session.writer.wait()  # loaders must not be forked while a thread runs
+        session.writer.wait()  # the loaders are forked now, and no other thread may run during a fork
     done = 0
     try:
         for batch in split.batches(lists, epoch=epoch):
             yield batch
             done += 1
     except UserError as error:
-        # All processes raise the error at the next synchronisation, before a save.
+        # All processes raise this error at the next synchronisation, before anything is saved.
         session.data.problems.append(error)
         for _ in lists[done:]:
             yield stand_in(session, 2)
@@ -198,9 +203,9 @@ def stand_in(session: Session, images: int) -> Batch:
 
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
     """Return the sums of a batch's losses and of each score, and the number of its samples (float64)."""
-    # The sums are multiples of 1 / EXACT, so totals over steps do not depend on the place of an interruption.
+    # The sums are multiples of 1 / PARTS_OF_ONE, so totals over steps do not depend on the place of an interruption.
     all_B = torch.stack([values.double() for values in (losses_B, *scores_B)])
-    sums = all_B.mul_(EXACT).round_().sum(dim=1).div_(EXACT)
+    sums = all_B.mul_(PARTS_OF_ONE).round_().sum(dim=1).div_(PARTS_OF_ONE)
     return torch.cat((sums, torch.full_like(sums[:1], len(losses_B))))
 
 
@@ -209,8 +214,8 @@ def _seed(session: Session, key: int) -> None:
     torch.default_generator.manual_seed(key)  # a hundred times faster than torch.manual_seed
     if session.world.device.type == "cuda":
         generators: Any = torch.cuda.default_generators
-        own = session.world.device.index or 0
-        for generator in generators if session.config.dataparallel else generators[own : own + 1]:
+        gpu = session.world.device.index or 0
+        for generator in generators if session.config.dataparallel else generators[gpu : gpu + 1]:
             generator.manual_seed(key)
 
 
@@ -235,7 +240,7 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))
     position = f"Epoch {progress.epoch + 1}: step {done} of {steps_per_epoch}"
     session.log.say(f"{position}, loss {means['loss']:.4f}, lr {lr:.3g}, {rate:.0f} samples/s, {left} left")
-    meter.restart()
+    meter.begin_window()
 
 
 def time_left_s(session: Session, progress: Progress) -> float:

@@ -24,13 +24,16 @@ from training.saving import checkpoint
 from training.saving.checkpoint import MisfitError
 from training.saving.reading import State, load
 
-PROGRESS_FIELDS = ("step", "epoch", "consumed", "best", "sums")  # saved fields
-RETRY_S = 10.0  # between two tries to write a checkpoint
-LATE_S = 30.0  # the wait for a save after which the training reports the wait
+PROGRESS_FIELDS = ("step", "epoch", "consumed", "best", "sums")  # fields of Progress in a checkpoint
+RETRY_S = 10.0  # seconds between two tries to write a checkpoint
+LATE_S = 30.0  # after so many seconds of waiting for a save, the training reports the wait
+# The fix by the errno of a failed save.
 FORBIDDEN = dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make the folder writable")
 FIXES = dict.fromkeys(checkpoint.NO_ROOM, "make room") | FORBIDDEN
-SAMPLE_SETTINGS = ("dataset", "train_samples", "data_checksum", "seed")  # if unchanged, the position is kept
-# A checkpoint: its path (relative in the run folder), its bytes for other processes, its state, its progress.
+# The settings that choose the samples and their order. If one has changed, the epoch begins again.
+SAMPLE_SETTINGS = ("dataset", "train_samples", "data_checksum", "seed")
+# A checkpoint: its label (a path, relative in the run folder), its bytes for other processes, its state and
+# its progress.
 Found = tuple[bytes, bytes, State, Progress]
 
 
@@ -44,15 +47,15 @@ def save(session: Session, progress: Progress, *, best: bool = False, must: bool
 
     If the save fails, the training continues. With `must` this function waits for the save, and raises
     UserError if the checkpoint cannot be written. It raises FolderError if another job took over the run
-    folder. The validation changes no weight, so after a validation a saved checkpoint only gets other names.
+    folder. If the checkpoint of this step is saved already, it only gets other names, such as best.pt.
     """
     if session.world.rank != 0:
         return
     began = time.monotonic()
     copies = session.writer.copies
-    is_copied = copies.last.get("step") == progress.step  # after that copy only the validation was done
+    is_copied = copies.last.get("step") == progress.step  # a validation, which came since, changes no weight
     if not is_copied:
-        _wait_for_writer(session, progress)  # the copy replaces the last one
+        _wait_for_writer(session, progress)  # the new copy overwrites the last one
         facts = {"config": session.settings, "epochs": session.config.epochs, "world": session.world.size}
         saved = {"step": progress.step, "model": session.model.state_dict()}
         copies.take(saved | session.updater.state() | facts)
@@ -79,18 +82,19 @@ def _wait_for_writer(session: Session, progress: Progress) -> None:
 def _write(
     session: Session, progress: Progress, snapshot: Progress, began: float, *, best: bool, must: bool
 ) -> None:
-    """Write the copied state to disk, in the thread.
+    """Write the copied state to disk, in the writer's thread.
 
-    `snapshot` is the progress of that state. The thread changes only `checkpoint` of `progress`.
+    `snapshot` is the progress of that state. `progress` has the later progress of the training. The thread
+    changes only its attribute `checkpoint`.
     """
-    place, step, keep = checkpoint_folder(session.config), snapshot.step, session.config.keep
-    name = f"{place.name}/{checkpoint_name(step)}"
+    folder, step, keep = checkpoint_folder(session.config), snapshot.step, session.config.keep
+    name = f"{folder.name}/{checkpoint_name(step)}"
     state = session.writer.copies.last | {key: getattr(snapshot, key) for key in PROGRESS_FIELDS}
     kept_epoch = snapshot.epoch if session.config.keep_epochs and not snapshot.consumed else 0
-    if progress.checkpoint == name and (place / checkpoint_name(step)).exists():
+    if progress.checkpoint == name and (folder / checkpoint_name(step)).exists():
         state = None  # the state is saved already
     options = {"step": step, "keep": keep, "epoch": kept_epoch}
-    write = functools.partial(checkpoint.save, place, state, best=best, **options)
+    write = functools.partial(checkpoint.save, folder, state, best=best, **options)
     try:
         size = _try_write(session, write)
     except OSError as error:
@@ -102,10 +106,9 @@ def _write(
         session.log.say(f"{why}: training continues, and it is tried again every {RETRY_S:g} s")
         newest = progress.checkpoint
         session.log.status("running", step=step, epoch=snapshot.done, checkpoint=newest, reason=why)
-        if not (later := _write_later(session, write)):
+        if not (size := _write_later(session, write)):
             return
         session.log.say(f"Step {step} is saved after all")
-        size = later
     session.stop.save_s = time.monotonic() - began
     progress.checkpoint = name
     facts = {"checkpoint": name, "bytes": size, "best": best, "save_s": round(session.stop.save_s, 2)}
@@ -121,16 +124,16 @@ def _try_write(session: Session, write: Callable[[], int]) -> int:
 
     Raises OSError.
     """
-    place = checkpoint_folder(session.config)
-    if not place.is_dir():
-        own_folder(place.parent)
-        place.mkdir()
-        session.log.note(f"{place} was removed, and is made again: the earlier checkpoints are gone")
+    folder = checkpoint_folder(session.config)
+    if not folder.is_dir():
+        own_folder(folder.parent)
+        folder.mkdir()
+        session.log.note(f"{folder} was removed, and is made again: the earlier checkpoints are gone")
     return write()
 
 
 def _write_later(session: Session, write: Callable[[], int]) -> int:
-    """Retry until the checkpoint is written; return 0 when the training saves again, or ends."""
+    """Retry until the checkpoint is written; return its size, or 0 if the training wants to save again or ends."""
     while session.writer.pause(RETRY_S):
         with contextlib.suppress(OSError):
             return _try_write(session, write)
@@ -143,7 +146,7 @@ def restore(session: Session) -> Progress:
     Raises UserError if the checkpoint is missing or corrupt, or does not fit.
     """
     config, world = session.config, session.world
-    restored = on_rank0(world, lambda: _find(session))
+    restored = on_rank0(world, lambda: _load_checkpoint(session))
     label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))
     if label is None or data is None:
         return Progress()
@@ -155,8 +158,8 @@ def restore(session: Session) -> Progress:
     if world.rank == 0:
         checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
     if progress.unvalidated:
-        reads = world.rank == 0 and name.startswith(CHECKPOINTS)
-        if score := broadcast_bytes(world, _noted_score(session, progress) if reads else None):
+        has_events = world.rank == 0 and name.startswith(CHECKPOINTS)
+        if score := broadcast_bytes(world, _score_in_events(session, progress) if has_events else None):
             progress.note_score(float(score))
     if state["world"] != world.size:
         now = f"now there are {world.size}: same samples, different dropout"
@@ -170,39 +173,40 @@ def restore(session: Session) -> Progress:
     return progress
 
 
-def _noted_score(session: Session, progress: Progress) -> bytes | None:
-    """Return the score of the validation at this step, if the events have the score.
+def _score_in_events(session: Session, progress: Progress) -> bytes | None:
+    """Return the score of the validation at this step as text, or None if the events lack the score.
 
-    The checkpoint lacks the score if it was written before the validation.
+    A checkpoint that was written before the validation lacks the score.
     """
     score = None
     for event in read_events(Path(session.config.run_dir)):
         if event.get("event") == "start" and event.get("step") != progress.step:
-            score = None  # that start reached this step again
+            score = None  # this start trains the weights of this step again
         elif event.get("event") == "epoch" and event.get("step") == progress.step:
             score = event.get(session.task.names[0])
     return repr(score).encode() if isinstance(score, float) and math.isfinite(score) else None
 
 
-def _find(session: Session) -> Found | None:
+def _load_checkpoint(session: Session) -> Found | None:
+    """Load --resume's checkpoint into the model on rank 0; return None to start from scratch."""
     config = session.config
-    run_dir, place, resume = Path(config.run_dir), checkpoint_folder(config), config.resume
+    run_dir, folder, resume = Path(config.run_dir), checkpoint_folder(config), config.resume
     if resume not in {"auto", "off"} and _saved_by_this_job(run_dir):
         resume = "auto"
     if config.evaluate and resume == "auto":
-        own_folder(run_dir, place.name, make=False)
+        own_folder(run_dir, folder.name, make=False)
 
-    def take(path: Path, state: State, file: IO[bytes]) -> Found:
-        label = f"{place.name}/{path.name}" if path.parent == place else str(path)
+    def use(path: Path, state: State, file: IO[bytes]) -> Found:
+        label = f"{folder.name}/{path.name}" if path.parent == folder else str(path)
         progress = _apply(session, state, label)
         file.seek(0)
         return label.encode(), file.read() if session.world.size > 1 else b"", state, progress
 
-    return checkpoint.find(place, resume, session.log.note, take)  # type: ignore[no-any-return]
+    return checkpoint.find(folder, resume, session.log.note, use)  # type: ignore[no-any-return]
 
 
 def _saved_by_this_job(run_dir: Path) -> bool:
-    """Return whether an earlier start of this job has saved; --resume FILE was for the first start."""
+    """Return whether an earlier start of this job has saved. Then --resume FILE, of its first start, is over."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or os.environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False

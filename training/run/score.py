@@ -24,9 +24,9 @@ class Score:
     """The means over all images of a split."""
 
     loss: float
-    metrics: dict[str, float]  # the first metric decides about the best weights
+    metrics: dict[str, float]  # by name; the first metric decides which weights are the best
     samples: int
-    confusion: list[list[int]]  # the confusion matrix of the first classes
+    confusion: list[list[int]]  # the confusion matrix of the first classes; may be empty
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -39,7 +39,7 @@ class Score:
 
 
 def metrics_text(metrics: dict[str, float]) -> str:
-    """Return metrics as text on a line, such as Accuracy: 98.50%."""
+    """Return metrics as text, such as "Accuracy: 98.50%, Top-5: 99.90%"."""
     return ", ".join(
         f"{PERCENTS[name]}: {100 * value:.2f}%" if name in PERCENTS else f"{name}: {value:.4g}"
         for name, value in metrics.items()
@@ -77,19 +77,19 @@ def report(session: Session, score: Score, weights: str, *, step: int) -> None:
 
 
 def _add_row(path: Path, facts: dict[str, object]) -> None:
-    """Add a row to a table. A new table gets a line with the names of the columns first.
+    """Add a row to a CSV table. A new table first gets a line with the names of the columns.
 
     Raises ValueError if the table has other columns.
     """
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    names = b""
+    header = b""
     with contextlib.suppress(FileNotFoundError):
-        names = read_small(path).partition(b"\n")[0]
+        header = read_small(path).partition(b"\n")[0]
     rows.writerow(facts)
-    if names and names.decode(errors="replace") != text.getvalue().rstrip("\n"):
+    if header and header.decode(errors="replace") != text.getvalue().rstrip("\n"):
         raise ValueError("it has other columns: move it away")
-    if names:
-        text.truncate(text.seek(0))
+    if header:
+        text.truncate(text.seek(0))  # the table has its header already
     rows.writerow(facts.values())
     append(path, text.getvalue().encode())

@@ -17,8 +17,8 @@ from training.run.pace import Pace
 from training.run.usage import Usage
 from training.saving.writer import Writer
 
-WORST_SCORE = -1e299
-SYNC_S = 1.0  # seconds between synchronisations, for which a request to stop waits, or until a step ends
+WORST_SCORE = -1e299  # below any score; an infinity is refused in checkpoints
+SYNC_S = 1.0  # between two synchronisations, unless a step takes longer; a request to stop may wait for it
 
 
 @dataclass(kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class Progress:
     step: int = 0
     epoch: int = 0  # trained epochs
     consumed: int = 0  # trained samples of the current epoch
-    best: float = WORST_SCORE  # highest first metric of a validation
+    best: float = WORST_SCORE  # the highest score, which is the first metric of a validation
     sums: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # loss, score, samples of this epoch
     checkpoint: str | None = None  # path of the newest checkpoint in the run folder
 
@@ -63,32 +63,32 @@ class Meter:
 
     trained_samples: int = 0  # since this start, over all processes
     window_began: float = field(default_factory=time.perf_counter)
-    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # like Progress.sums, for the window
+    window: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])  # as Progress.sums, of the window
     window_steps: int = 0
     window_waited: float = 0.0  # usage.data_s at the beginning of the window
     usage: Usage = field(default_factory=Usage)
     pace: Pace = field(default_factory=lambda: Pace([], 0, on_gpu=False))
     profiler: Any = None  # the profiler of --profile-steps, on rank 0
-    grad_norm: Any = None  # norm of the gradients in a step of the window, before clipping
+    grad_norm: Any = None  # the norm of the gradients before clipping, in a step of the window
     synced_at: float = field(default_factory=time.perf_counter)  # the time of the last synchronisation
     steps: int = 0  # steps since the last synchronisation
-    period: int = 1  # steps between synchronisations, the same on all processes
+    period: int = 1  # steps between two synchronisations, the same on all processes
 
     def begin(self) -> None:
         """Begin steps of another kind: training or validation. The first step is measured by itself."""
         self.synced_at, self.steps, self.period = time.perf_counter(), 0, 1
 
-    def is_due(self, step: int, longest: int) -> bool:
+    def is_sync_due(self, step: int, max_period: int) -> bool:
         """Count a step; return whether the processes synchronise after this step.
 
-        The processes synchronise at least after every `longest` steps.
+        They synchronise at least after every `max_period` steps.
         """
         self.steps += 1
         self.window_steps += 1
-        return self.steps >= self.period or step % longest == 0
+        return self.steps >= self.period or step % max_period == 0
 
     def step_s(self) -> float:
-        """Return the mean seconds of a step since the last synchronisation; 0 without a step."""
+        """Return the mean seconds of the steps since the last synchronisation; 0 without a step."""
         return (time.perf_counter() - self.synced_at) / self.steps if self.steps else 0.0
 
     def note_sync(self, step_s: float) -> None:
@@ -100,7 +100,7 @@ class Meter:
         if step_s:
             self.period = max(1, int(SYNC_S / step_s))
 
-    def restart(self) -> None:
+    def begin_window(self) -> None:
         """Begin a new window."""
         self.window_began, self.window_steps = time.perf_counter(), 0
         self.window, self.window_waited = [0.0, 0.0, 0.0], self.usage.data_s

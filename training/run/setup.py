@@ -1,4 +1,4 @@
-"""The preparation of a run: its data, its model and its optimizer are made and tried out.
+"""The preparation of a run: it makes the data, the model and the optimizer, and tries them out.
 
 Shape suffixes: B samples of this process; channels, height and width of images (C, H, W).
 """
@@ -36,7 +36,7 @@ from training.saving.checkpoint import decode_weights
 from training.saving.lock import RunLock
 from training.saving.writer import Writer
 
-MAX_LOADERS = 8  # loaders by default, because each loader prefetches batches in shared memory
+MAX_LOADERS = 8  # the most loaders by default, because each prefetches batches in shared memory
 
 
 def announce(config: Config, world: World, log: Log) -> None:
@@ -77,7 +77,8 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
             raise UserError("--sync-bn needs GPUs", fix="leave it out on CPUs", shared=True)
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call,unused-ignore]
     if config.init_from:
-        origin, classes = config.init_from, loaded.classes * (not config.evaluate)
+        origin = config.init_from
+        classes = 0 if config.evaluate else loaded.classes  # an evaluation needs a head with these classes
         not_loaded = on_rank0(
             world, lambda: load_all_but_head(model, decode_weights(Path(origin)), origin, classes=classes)
         )
@@ -98,12 +99,12 @@ def prepare(config: Config, world: World, log: Log, stop: Stop, lock: RunLock) -
         log.say(f"Chosen: {choices}")
     if log.speaks and log.records:
         stop.watch(log.run_dir / STOP, parse_deadline(config.deadline, os.environ, stop.began))
-        log.write("config.json", dataclasses.asdict(config) | surroundings(session), indent=2)
+        log.write("config.json", dataclasses.asdict(config) | facts_about(session), indent=2)
     return session
 
 
 def _choices(session: Session) -> Iterator[str]:
-    """Yield the choices for speed, each with the flag or variable that changes the choice."""
+    """Yield what the trainer chose for speed, each with the flag or variable that changes the choice."""
     config, on_gpu = session.config, session.world.device.type == "cuda"
     if on_gpu and config.precision == "fp32":
         yield "TF32 for products of fp32 (NVIDIA_TF32_OVERRIDE=0)"
@@ -115,8 +116,8 @@ def _choices(session: Session) -> Iterator[str]:
         yield f"{config.workers} loaders{' with pinned memory' * on_gpu}, as many for validation (--workers)"
 
 
-def surroundings(session: Session) -> dict[str, Any]:
-    """Return facts about the run for config.json and the start event."""
+def facts_about(session: Session) -> dict[str, Any]:
+    """Return facts about the run, next to its settings, for config.json and the start event."""
     world = session.world
     return {
         "global_batch_size": session.batch,
@@ -134,11 +135,12 @@ def wrap(session: Session) -> nn.Module:
     world, config = session.world, session.config
     model: Any = session.model
     if config.compile:
-        # Inside DistributedDataParallel, because around it no nn.Sequential is compiled (pytorch#140416). Not
-        # dynamic, because then a short last batch would change how later batches are computed.
+        # Compiled before it is wrapped: torch.compile of a DistributedDataParallel compiles no nn.Sequential
+        # (pytorch#140416). Not dynamic: otherwise a short last batch would change how later ones are computed.
         model = torch.compile(model, dynamic=False)
     if world.size > 1:
-        names = inspect.signature(DistributedDataParallel).parameters  # renamed in torch 2.13
+        names = inspect.signature(DistributedDataParallel).parameters
+        # torch 2.13 renamed this option.
         name = "forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers"
         options: dict[str, Any] = {name: not only_norms_have_buffers(session.model)}
         options["device_ids"] = [world.device] if world.device.type == "cuda" else None
@@ -150,7 +152,7 @@ def wrap(session: Session) -> nn.Module:
 
 
 def only_norms_have_buffers(model: nn.Module) -> bool:
-    """Return whether only norms have buffers. Then no rank needs rank 0's buffers before each step."""
+    """Return whether only batch norms have buffers. Then ranks don't need rank 0's buffers in each step."""
     norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
     norm_buffers = {id(buffer) for norm in norms for buffer in norm.buffers()}
     return all(id(buffer) in norm_buffers for buffer in model.buffers())
@@ -162,9 +164,10 @@ def try_out(session: Session) -> Task:
     Raises UserError if the model cannot take the images, or if the task cannot take the outputs.
     """
     config, data, model = session.config, session.data, session.model
-    last = data.train.samples % session.batch or session.batch
+    last_batch = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
-    least = max(1, (last % part or part) // session.world.size)  # images of a process; it may be a stand-in
+    # The images of a process in the last part of the last step. One is then a stand-in, if there are none.
+    least = max(1, (last_batch % part or part) // session.world.size)
     images = 1 if config.evaluate else min(least, 2)
     x_BCHW, y_B = stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
@@ -184,7 +187,7 @@ def try_out(session: Session) -> Task:
 
 
 def warm_up(session: Session) -> None:
-    """Make steps of a whole batch without an effect, which also compile the model.
+    """Make two steps of a whole batch, which leave the weights unchanged, and compile the model.
 
     DistributedDataParallel rebuilds its buckets after its first step, and then sums gradients in another
     order. Without these steps a resumed run would round its first step differently from an uninterrupted run.

@@ -26,7 +26,7 @@ MLFLOW_RUN = "mlflow-run.json"  # the file in the run folder by which a resumed 
 def start_trackers(config: Config, say: Callable[[str], None]) -> dict[str, Tracker]:
     """Return the trackers of --log-to by name; raises UserError if a tracker cannot be imported.
 
-    A tracker that does not start, for example without a network, is reported, and the training continues
+    If a tracker does not start, for example without a network, a line reports it. The training continues
     without that tracker.
     """
     trackers: dict[str, Tracker] = {}
@@ -52,21 +52,21 @@ class Wandb:
 
         mode: Any = os.environ.get("WANDB_MODE", "offline")
         self._run = wandb.init(dir=str(run_dir), name=os.environ.get("WANDB_NAME", run_dir.name), mode=mode)
-        self._failed = 0  # 1 from the event of a training's start until the event of its end
+        self._exit_code = 0  # 1 between the events of a training's start and of its end
 
     def __call__(self, event: Event) -> None:
         """Send the settings, and the numbers of training and validation."""
         if event["event"] == "start":
-            self._failed = 1
+            self._exit_code = 1
             self._run.config.update(event["settings"], allow_val_change=True)
         elif event["event"] in ("done", "preempted"):
-            self._failed = 0
+            self._exit_code = 0
         if points := as_points(event):
             self._run.log(points, step=event["step"])
 
     def close(self) -> None:
         """End the run, and wait until its files are written."""
-        self._run.finish(exit_code=self._failed)
+        self._run.finish(exit_code=self._exit_code)
 
 
 class Mlflow:
@@ -79,7 +79,7 @@ class Mlflow:
         if "MLFLOW_TRACKING_URI" not in os.environ:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3.8 needs this variable
             mlflow.set_tracking_uri((run_dir / "mlruns").as_uri())
-        self._failed, self._is_new = False, not file.exists()
+        self._has_failed, self._is_new = False, not file.exists()
         if self._is_new:
             run = mlflow.start_run(run_name=run_dir.name)
             write_json(file, {"run": run.info.run_id})
@@ -89,7 +89,7 @@ class Mlflow:
     def __call__(self, event: Event) -> None:
         """Send the settings once, and the numbers of training and validation."""
         if event["event"] in ("start", "done", "preempted"):
-            self._failed = event["event"] == "start"
+            self._has_failed = event["event"] == "start"  # true until an event of the end
         if event["event"] == "start" and self._is_new:
             self._mlflow.log_params(event["settings"])
         if points := as_points(event):
@@ -97,7 +97,7 @@ class Mlflow:
 
     def close(self) -> None:
         """End the run."""
-        self._mlflow.end_run("FAILED" if self._failed else "FINISHED")
+        self._mlflow.end_run("FAILED" if self._has_failed else "FINISHED")
 
 
 BUILT_IN: dict[str, Callable[[Path], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow}

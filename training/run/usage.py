@@ -1,4 +1,4 @@
-"""The resources that a training uses, by the counts of Linux and torch, and the trace of --profile-steps."""
+"""The resources that a training uses, as Linux and torch count them, and the trace of --profile-steps."""
 
 import contextlib
 import json
@@ -20,13 +20,14 @@ from training.processes.proc import children, read
 from training.processes.world import World, gather_text
 
 TRACE = "trace.json.gz"
-MAX_FIRST_STEPS = 5  # first steps that the trace excludes, because kernels are chosen and compiled
+MAX_FIRST_STEPS = 5  # the first steps, which the trace excludes, because they choose and compile kernels
 SAMPLE_S = 5.0  # seconds between two samples of the GPUs' utilisation, which NVML measures over a second
 
 
 def _cpu_s() -> float:
     """Return the CPU time of this process and of its children, such as loaders."""
     cpu = os.times()
+    # In proc_pid_stat(5), fields 14 to 17 are the CPU times of a process and of its ended children.
     stats = [read(child, "stat").rpartition(")")[2].split() for child in children(os.getpid())]
     ticks = sum(sum(map(int, stat[11:15])) for stat in stats)
     return cpu.user + cpu.system + cpu.children_user + cpu.children_system + ticks / os.sysconf("SC_CLK_TCK")
@@ -39,10 +40,10 @@ class Usage:
     gpus: tuple[int, ...] = ()  # the numbers of the GPUs of this process
     data_s: float = 0.0  # seconds in which this process waited for data, or made batches itself
     began: float = field(default_factory=time.perf_counter)
-    cpu_began_s: float = field(default_factory=_cpu_s)
-    sampled_at: float = field(default_factory=time.perf_counter)
-    busy: list[float] = field(default_factory=list)  # utilisation of the GPUs in percent
-    allocated: int = 0  # peak bytes of tensors at the last sample; torch needs 400 us for the number
+    cpu_s_at_start: float = field(default_factory=_cpu_s)
+    sampled_at: float = field(default_factory=time.perf_counter)  # inf if the GPUs are no longer sampled
+    utilisations: list[float] = field(default_factory=list)  # of the GPUs, in percent, at each sample
+    allocated: int = 0  # peak bytes of tensors; only as new as the last sample, because torch needs 400 us
 
     def sample(self) -> None:
         """Sample the utilisation and the memory of the GPUs, at most every SAMPLE_S seconds."""
@@ -51,25 +52,25 @@ class Usage:
         self.sampled_at = time.perf_counter()
         self.allocated = max(map(torch.cuda.max_memory_allocated, self.gpus))
         try:
-            self.busy += [torch.cuda.utilization(gpu) for gpu in self.gpus]
+            self.utilisations += [torch.cuda.utilization(gpu) for gpu in self.gpus]
         except Exception:  # noqa: BLE001 - no pynvml, a MIG slice, ...: stop sampling
             self.sampled_at = math.inf
 
     def facts(self) -> dict[str, Any]:
-        """Return the known facts about this process."""
-        # The peak memory of this process and its loaders; 0 if Linux does not show the memory. In Pss, pages
-        # that forked loaders share with this process count once.
+        """Return the resources that this process has used, as facts for `add_up`."""
+        # The peak memory of this process (VmHWM) and the memory of its loaders (Pss), in KiB. In Pss, each page
+        # that loaders share with this process counts in part. Without these lines the sum is 0.
         me = os.getpid()
-        shown = [read(me, "status"), *(read(child, "smaps_rollup") for child in children(me))]
-        memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(shown), re.MULTILINE)
+        texts = [read(me, "status"), *(read(child, "smaps_rollup") for child in children(me))]
+        memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(texts), re.MULTILINE)
         facts: dict[str, Any] = {
             "seconds": round(time.perf_counter() - self.began, 2),
-            "cpu_s": round(_cpu_s() - self.cpu_began_s, 2),
+            "cpu_s": round(_cpu_s() - self.cpu_s_at_start, 2),
             "data_s": round(self.data_s, 2),
             "memory_bytes": 1024 * sum(map(int, memory)),
         }
-        if self.busy:
-            facts["gpu_utilization"] = round(statistics.fmean(self.busy), 1)
+        if self.utilisations:
+            facts["gpu_utilization"] = round(statistics.fmean(self.utilisations), 1)
         if self.gpus:
             fullest = max(self.gpus, key=torch.cuda.max_memory_reserved)
             facts["gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(fullest)
@@ -78,7 +79,7 @@ class Usage:
         return facts
 
 
-def gpus_of(device: torch.device, *, all_gpus: bool) -> tuple[int, ...]:
+def gpu_numbers(device: torch.device, *, all_gpus: bool) -> tuple[int, ...]:
     """Return the number of this process's GPU, or with `all_gpus` the numbers of all GPUs; () on a CPU."""
     if device.type != "cuda":
         return ()
@@ -89,17 +90,17 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
     """Return the resources that all processes have used: the facts of the event "resources"."""
     texts = gather_text(world, json.dumps({"host": world.host[:100]} | usage.facts()))
     ranks = [json.loads(text) for text in texts]
-    memory = Counter[str]()  # by host
+    memory_by_host = Counter[str]()
     for rank in ranks:
-        memory[rank["host"]] += rank["memory_bytes"]
+        memory_by_host[rank["host"]] += rank["memory_bytes"]
     facts = {
         "processes": world.size,
         "seconds": ranks[0]["seconds"],
         "cpu_s": round(sum(rank["cpu_s"] for rank in ranks), 2),
         "data_s": max(rank["data_s"] for rank in ranks),
     }
-    if all(memory.values()):
-        facts["memory_bytes"] = max(memory.values())
+    if all(memory_by_host.values()):
+        facts["memory_bytes"] = max(memory_by_host.values())
     if known := [rank["gpu_utilization"] for rank in ranks if "gpu_utilization" in rank]:
         facts["gpu_utilization"] = round(statistics.fmean(known), 1)
     fullest = max(ranks, key=lambda rank: rank.get("gpu_reserved_bytes", 0))
@@ -108,20 +109,20 @@ def add_up(world: World, usage: Usage) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
+def trace(config: Config, log: Log, remaining_steps: int) -> Iterator[Any]:
     """Record steps of rank 0 within this context; yield torch's profiler, or None if no step is recorded.
 
-    The caller calls the profiler's `step` after each step. `left` is the number of steps that this start has
-    left. The first steps, at most MAX_FIRST_STEPS, are not recorded.
+    The caller calls the profiler's `step` after each step. `remaining_steps` is the number of steps to
+    the end. The first steps, at most MAX_FIRST_STEPS, are not recorded.
     """
     steps, path = config.profile_steps, log.run_dir / TRACE
-    before = min(MAX_FIRST_STEPS, left - steps)
+    skipped = min(MAX_FIRST_STEPS, remaining_steps - steps)
     if not steps or not log.speaks:
         yield None
         return
-    if before < 1:
-        fix = f"at most {left - 1}" if left > 1 else "more --epochs"
-        log.say(f"No trace: --profile-steps {steps} needs {steps + 1} steps, and {left} are left; fix: {fix}")
+    if skipped < 1:
+        fix = f"at most {remaining_steps - 1}" if remaining_steps > 1 else "more --epochs"
+        log.say(f"No trace: --profile-steps {steps} needs {steps + 1} steps, and {remaining_steps} are left; fix: {fix}")
         yield None
         return
     from torch import profiler
@@ -134,6 +135,6 @@ def trace(config: Config, log: Log, left: int) -> Iterator[Any]:
         except (OSError, RuntimeError) as error:
             log.say(f"Cannot write {path} ({error}): training continues")
 
-    plan = profiler.schedule(wait=before - 1, warmup=1, active=steps, repeat=1)
+    plan = profiler.schedule(wait=skipped - 1, warmup=1, active=steps, repeat=1)
     with profiler.profile(schedule=plan, on_trace_ready=write, record_shapes=True) as recording:
         yield recording

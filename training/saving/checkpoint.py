@@ -22,11 +22,11 @@ from training.errors import UserError
 from training.files import BEST, EPOCH_NAME, checkpoint_name, checkpoint_step, list_checkpoints
 from training.saving.reading import FORMAT, CorruptError, State, load
 
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an NFS server's error for both
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO}  # a full disk, a quota, and an error of NFS for both
 
 _write = functools.partial(files.replace, durable=True)
 Tell = Callable[[str], None]  # prints a line
-Take = Callable[[Path, State, IO[bytes]], Any]  # uses a checkpoint: its path, its state and its open file
+Use = Callable[[Path, State, IO[bytes]], Any]  # uses a checkpoint: its path, its state and its open file
 
 
 class MisfitError(UserError):
@@ -39,7 +39,7 @@ def encode(state: State, file: IO[bytes]) -> None:
 
 
 def export(path: Path, weights: dict[str, torch.Tensor]) -> None:
-    """Write only the weights; an older file stays unchanged if the write raises an OSError."""
+    """Write a file with only the weights; an older file stays unchanged if the write raises an OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, lambda file: _dump(weights, file))
 
@@ -57,7 +57,7 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
         raise UserError(f"cannot use these weights ({error})", at=str(path), fix=fix) from error
     for key in ("model", "model_state_dict", "state_dict"):
         if isinstance(state, dict) and isinstance(state.get(key), dict):
-            means = state.get("ema")  # the running means, which this trainer evaluates
+            means = state.get("ema")  # running means of some weights, which this trainer evaluates
             state = state[key] | (means if isinstance(means, dict) else {})
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
@@ -67,9 +67,10 @@ def decode_weights(path: Path) -> dict[str, torch.Tensor]:
 
 
 def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool, epoch: int = 0) -> int:
-    """Write step-STEP.pt, also as best.pt if `best`, and under the name of its epoch; return its bytes.
+    """Write step-STEP.pt; return its size in bytes.
 
-    Without a state, the file exists already, and only gets the other names. All but the `keep` newest
+    With `best` the file is also best.pt, and with `epoch` it also has the name of the epoch. Without a state,
+    the file exists already, and only gets the other names. All but the `keep` newest
     checkpoints are deleted, except best.pt and checkpoints of epochs. On a full disk all but the newest old
     checkpoint are deleted before a second try. Raises OSError if the checkpoint can't be written; then the
     newest old checkpoint and best.pt are unchanged.
@@ -99,15 +100,16 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
     disk = shutil.disk_usage(folder)
     if not disk.total:
         return  # some network file systems do not report their size
-    known = list_checkpoints(folder)
-    held = {path: path.lstat() for path in (*known, folder / BEST) if os.path.lexists(path)}
+    checkpoints = list_checkpoints(folder)
+    statuses = {path: path.lstat() for path in (*checkpoints, folder / BEST) if os.path.lexists(path)}
     # All but the newest checkpoint can be deleted. That frees their bytes, unless best.pt is the same file.
-    deletable = sum(held[path].st_size for path in known[1:] if held[path].st_nlink == 1)
+    deletable = sum(statuses[path].st_size for path in checkpoints[1:] if statuses[path].st_nlink == 1)
     if disk.free + deletable < size:
         what = f"no room for a checkpoint: it needs {_megabytes(size)}, and {_megabytes(disk.free)} are free"
         raise UserError(what, at=str(folder), fix="make room, or another --run-dir")
     wanted = (keep + 2) * size
-    room = disk.free + sum({status.st_ino: status.st_size for status in held.values()}.values())
+    sizes = {status.st_ino: status.st_size for status in statuses.values()}  # best.pt may be a second name
+    room = disk.free + sum(sizes.values())
     if room < wanted:
         need = f"{keep} checkpoints, the best and one being written need {_megabytes(wanted)}"
         have = f"{folder} has room for {_megabytes(room)}"
@@ -115,7 +117,7 @@ def check_room(folder: Path, size: int, *, keep: int, tell: Tell) -> None:
 
 
 def prepare(folder: Path, resume: str, tell: Tell) -> None:
-    """Make the folder, and delete files of killed saves; with resume "off" move old checkpoints away."""
+    """Make the folder, and delete files of killed saves; with `resume` "off" rename an old folder first."""
     if resume == "off" and folder.is_dir() and any(folder.iterdir()):
         names = (folder.with_name(f"{folder.name}.old-{i}") for i in itertools.count(1))
         unused = next(path for path in names if not os.path.lexists(path))
@@ -125,26 +127,26 @@ def prepare(folder: Path, resume: str, tell: Tell) -> None:
     _delete(folder.glob("*.tmp-*"))
 
 
-def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state, _: (path, state)) -> Any:
-    """Return the result of `take` for the checkpoint to resume from, or None to start from scratch.
+def find(folder: Path, resume: str, tell: Tell, use: Use = lambda path, state, _: (path, state)) -> Any:
+    """Return the result of `use` for the checkpoint to resume from, or None to start from scratch.
 
     `resume` is "auto" (the newest good checkpoint), "off", a path, or a name in the folder. `tell` is called
-    with a line for each corrupt file, which is renamed to *.corrupt. `take` is called with the path, the
-    state and the open file, and raises MisfitError if the state does not fit the model. If the state of an
-    older checkpoint fits the model, the misfit is a corrupt file. Otherwise the model has changed.
+    with a line for each corrupt file, which is renamed to *.corrupt. `use` raises MisfitError if the state
+    does not fit the model. If the state of an older checkpoint fits, the file of the misfit is corrupt.
+    Otherwise the model has changed, and the error is raised.
 
     Raises:
-        UserError: The named file is missing or corrupt, or all checkpoints are corrupt, or misfits.
+        UserError: The named file is missing or corrupt, or no checkpoint is intact and fits.
         OSError: A checkpoint cannot be read.
     """
     if resume == "off":
         return None
     if resume != "auto":
-        return _use_named(folder, Path(resume), take)
+        return _use_named(folder, Path(resume), use)
     misfits: list[tuple[Path, MisfitError]] = []
     for path in list_checkpoints(folder):
         try:
-            taken = _read(path, take)
+            result = _use(path, use)
         except CorruptError as error:
             _set_aside(path, "corrupt", f"corrupt ({error})", tell)
         except MisfitError as error:
@@ -152,7 +154,7 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
         else:
             for wrong, _ in misfits:
                 _set_aside(wrong, "corrupt", "corrupt (it does not fit the model, an older one does)", tell)
-            return taken
+            return result
     if misfits:
         raise misfits[0][1]
     if any(folder.glob("step-*.corrupt*")):
@@ -163,37 +165,44 @@ def find(folder: Path, resume: str, tell: Tell, take: Take = lambda path, state,
 
 
 def drop_after(folder: Path, step: int, tell: Tell) -> None:
-    """Rename the checkpoints after `step`, where the run resumes, because "auto" takes the newest later."""
+    """Rename the checkpoints after `step`, from which the run resumes.
+
+    Otherwise the next start with "auto" would take one of them.
+    """
     for path in list_checkpoints(folder):
         if (checkpoint_step(path) or 0) > step:
             _set_aside(path, "abandoned", "newer than the one asked for", tell)
 
 
-def _use_named(folder: Path, wanted: Path, take: Take) -> Any:
+def _use_named(folder: Path, wanted: Path, use: Use) -> Any:
+    """Return the result of `use` for the file that --resume names; raises UserError."""
     path = next((path for path in (folder / wanted, wanted) if path.is_file()), None)
     if path is None:
         fix = "--resume auto, or the path of a checkpoint"
         raise UserError(f"--resume {wanted} was not found", at=str(folder), fix=fix)
     try:
-        return _read(path, take, follow=True)
+        return _use(path, use, follow=True)
     except CorruptError as error:
         fix = f"--resume auto; weights of another trainer: --init-from {path}"
         raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix=fix) from error
 
 
-def _read(path: Path, take: Take, *, follow: bool = False) -> Any:
-    """Return the result of `take` for a checkpoint, which is opened once; raises CorruptError."""
+def _use(path: Path, use: Use, *, follow: bool = False) -> Any:
+    """Return the result of `use` for a checkpoint, which is opened once; raises CorruptError.
+
+    With `follow` the path may be a link.
+    """
     if not (follow or stat.S_ISREG(path.lstat().st_mode)):
         raise CorruptError("it is not a regular file")
     with files.open_regular(path, follow=True) as file:
         state: State = load(file)
         if checkpoint_step(path) not in {None, state["step"]}:
             raise CorruptError(f"it is of step {state['step']}")
-        return take(path, state, file)
+        return use(path, state, file)
 
 
 def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
-    """Rename a file to NAME.ENDING, and replace an older file; a folder of that name gives NAME.ENDING-1."""
+    """Rename a file to NAME.ENDING, also over an older file; if that is a folder, to NAME.ENDING-1."""
     names = (path.with_name(f"{path.name}.{ending}{f'-{i}' if i else ''}") for i in itertools.count())
     usable = next(name for name in names if not os.path.lexists(name) or not (name.is_dir() or path.is_dir()))
     path.replace(usable)
@@ -201,6 +210,7 @@ def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
 
 
 def _delete(paths: Iterable[Path]) -> None:
+    """Delete files, except those that are gone or are folders."""
     for path in paths:
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             path.unlink()

@@ -20,9 +20,9 @@ from training.processes.proc import read
 
 BEAT_S = 10.0  # seconds between two updates of the lock by its holder
 STALE_S = 60.0  # a holder without updates for so long is dead; NFS may show updates late
-WATCH_EVERY_S = 1.0
+WATCH_EVERY_S = 1.0  # between two looks for an update
 
-Holder = dict[str, Any]  # the facts about a holder that the lock's file has
+Holder = dict[str, Any]  # the facts about a holder in the lock's file, as from `_own_facts`
 
 
 class RunLock:
@@ -31,9 +31,9 @@ class RunLock:
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / LOCK
         self._own = _own_facts(os.environ)
-        self._aside = run_dir / f"{LOCK}.tmp-{self._own['key']}"
+        self._temporary = run_dir / f"{LOCK}.tmp-{self._own['key']}"
         self._ended = threading.Event()
-        self._beating: threading.Thread | None = None
+        self._updater: threading.Thread | None = None
 
     def take(self, tell: Callable[[str], None]) -> None:
         """Take the lock, also from a dead holder; raise FolderError if another job holds the lock.
@@ -51,12 +51,12 @@ class RunLock:
                 raise FolderError(what, at=str(self.path), fix=fix)
             if self._remove(holder):
                 tell(f"Taking over the run folder from {_name(holder)}: {why}")
-        self._beating = threading.Thread(target=self._beat, name="run lock", daemon=True)
-        self._beating.start()
+        self._updater = threading.Thread(target=self._keep_updating, name="run lock", daemon=True)
+        self._updater.start()
 
     def check(self) -> None:
         """Raise FolderError before a write if another job took over while this job was suspended."""
-        if self._beating is None:
+        if self._updater is None:
             return  # the lock was never taken, so nothing is recorded
         with contextlib.suppress(OSError):  # an unreachable file system does not show the holder
             holder, updated = _read(reachable(self.path))
@@ -66,14 +66,15 @@ class RunLock:
     def release(self) -> None:
         """Remove the lock if this process holds it."""
         self._ended.set()
-        if self._beating is not None:
-            self._beating.join()
-            self._beating = None
+        if self._updater is not None:
+            self._updater.join()
+            self._updater = None
             with contextlib.suppress(OSError):
                 if _read(reachable(self.path))[0].get("key") == self._own["key"]:
                     reachable(self.path).unlink()
 
     def _create(self) -> bool:
+        """Create the lock's file; return False if it exists."""
         try:
             with self.path.open("x") as file:
                 json.dump(self._own, file)
@@ -85,7 +86,7 @@ class RunLock:
         return True
 
     def _why_dead(self, holder: Holder, updated: float, tell: Callable[[str], None]) -> str:
-        """Return why the holder must be dead, or "" if the holder runs; wait up to STALE_S for a sign."""
+        """Return why the holder must be dead, or "" if it runs; wait up to STALE_S for an update of the lock."""
         own = self._own
         if holder.get("job") and holder.get("job") == own["job"] and holder.get("restart") != own["restart"]:
             return "it is an earlier start of this job"
@@ -102,25 +103,25 @@ class RunLock:
 
     def _age(self, updated: float) -> float:
         """Return the seconds since an update of the lock, by the clock of the file system."""
-        with self._aside.open("x") as file:
+        with self._temporary.open("x") as file:  # a new file has the time of the file system
             now = os.fstat(file.fileno()).st_mtime
-        self._aside.unlink()
+        self._temporary.unlink()
         return now - updated
 
     def _remove(self, holder: Holder) -> bool:
         """Remove a dead holder's file; return whether this process did, because only one process succeeds."""
         try:
-            self.path.rename(self._aside)
+            self.path.rename(self._temporary)
         except FileNotFoundError:
             return False
-        is_holders = parse(read_small(self._aside)).get("key") == holder.get("key")
-        if not is_holders:  # another process was faster, and holds the lock now
+        was_holders = parse(read_small(self._temporary)).get("key") == holder.get("key")
+        if not was_holders:  # another process was faster, and holds the lock now: put its file back
             with contextlib.suppress(OSError):
-                os.link(self._aside, self.path)
-        self._aside.unlink(missing_ok=True)
-        return is_holders
+                os.link(self._temporary, self.path)
+        self._temporary.unlink(missing_ok=True)
+        return was_holders
 
-    def _beat(self) -> None:
+    def _keep_updating(self) -> None:
         """Update the time of the lock's file every BEAT_S, until `release`."""
         while not self._ended.wait(BEAT_S):
             with contextlib.suppress(OSError):  # the next update may succeed
@@ -129,7 +130,10 @@ class RunLock:
 
 
 def current_holder(run_dir: Path) -> str:
-    """Return the holder of a run folder, without waiting for a sign of life; "" if the folder is free."""
+    """Return the words for the holder of a run folder; "" if the folder is free.
+
+    The function does not wait for an update of the lock.
+    """
     with contextlib.suppress(OSError):
         holder, updated = _read(run_dir / LOCK)
         here = holder.get("machine") == _machine()
@@ -141,7 +145,7 @@ def current_holder(run_dir: Path) -> str:
 def _read(path: Path) -> tuple[Holder, float | None]:
     """Return the holder and the time of its last update; the time is None without a lock.
 
-    The holder is empty if its name is not written yet.
+    The holder is {} if its facts are not written yet.
     """
     try:
         with open_regular(path) as file:  # opening the file makes NFS ask the server
@@ -152,6 +156,7 @@ def _read(path: Path) -> tuple[Holder, float | None]:
 
 
 def _own_facts(environ: Mapping[str, str]) -> Holder:
+    """Return the facts about this process as a holder."""
     return {
         "host": environ.get("SLURMD_NODENAME") or socket.gethostname(),
         "pid": os.getpid(),
@@ -164,7 +169,7 @@ def _own_facts(environ: Mapping[str, str]) -> Holder:
 
 
 def _machine() -> str:
-    """Return the id of this boot and of the process namespace, in which process numbers are unique."""
+    """Return an id of this boot and this process namespace, in which process numbers are unique."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"

@@ -1,4 +1,4 @@
-"""Reading checkpoints as data: changed files, and states that no training saves, are refused."""
+"""The reading of checkpoints, which runs no code in them, and refuses changed files and wrong states."""
 
 import errno
 import os
@@ -12,10 +12,10 @@ import torch
 
 from training.errors import UserError, one_line
 
-FORMAT = 1
-MAX_COUNT = 10**15  # steps or samples
-SEEK_ERRORS = {errno.EINVAL, None}  # errors of a seek to a wrong offset in a corrupt archive
-DOS_FOLDER = 0x10
+FORMAT = 1  # of checkpoints that this package writes
+MAX_COUNT = 10**15  # of steps or samples, far above those of any training
+SEEK_ERRORS = {errno.EINVAL, None}  # errno of an OSError after a seek to a wrong offset in a corrupt archive
+DOS_FOLDER = 0x10  # the attribute in a zip archive by which torch takes a part for a folder
 _ALLOCATION = re.compile(r"you tried to allocate ([0-9]+) bytes")  # torch's error without memory
 
 State = dict[str, Any]
@@ -28,10 +28,10 @@ class CorruptError(Exception):
 def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) -> Any:
     """Return the value that torch.save or safetensors wrote, on the CPU.
 
-    With `checked` the checksums must be right, and the value must be a state that a training saves.
+    With `checked` the checksums must be right, and the value must be a state that this package saves.
 
     Raises:
-        CorruptError: The file is damaged, holds no state, or holds values that are neither tensors nor plain.
+        CorruptError: The file is damaged, holds no state, or needs more than tensors and plain values.
         UserError: A later version of this package wrote the file, or the package safetensors is missing.
         OSError: The file cannot be read.
     """
@@ -55,7 +55,7 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
     except pickle.UnpicklingError as error:
         # torch's own text advises to load the file with its code
         raise CorruptError("it has other values than tensors and plain ones, or is not a pickle") from error
-    except Exception as error:  # many types for a corrupt file
+    except Exception as error:  # a corrupt file raises errors of many types
         if isinstance(error, OSError) and error.errno not in SEEK_ERRORS:
             raise
         if _lacks_memory(error, file.seek(0, os.SEEK_END)):
@@ -66,15 +66,15 @@ def load(file: IO[bytes], *, checked: bool = True, safetensors: bool = False) ->
 def _lacks_memory(error: Exception, size: int) -> bool:
     """Return whether the machine lacks the memory to read an intact file of `size` bytes.
 
-    A damaged file may ask for more bytes than it holds.
+    If torch asks for more bytes than the file holds, the file is damaged.
     """
     asked = _ALLOCATION.search(str(error))
     return isinstance(error, MemoryError) or (asked is not None and int(asked[1]) <= size)
 
 
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
-    """Raise CorruptError unless each part of an archive is uncompressed, with `sums` also intact."""
-    # torch checks no sums. It copies nothing of a part that is marked as a folder, so the part's tensor would
+    """Raise CorruptError unless each part of an archive is uncompressed, and with `sums` has its checksum."""
+    # torch checks no checksums. It copies nothing of a part that is marked as a folder, so the part's tensor would
     # hold the former contents of the memory.
     with zipfile.ZipFile(file) as archive:
         parts = archive.infolist()
@@ -88,9 +88,9 @@ def _check_parts(file: IO[bytes], *, sums: bool) -> None:
 
 
 def _checked(state: Any) -> State:
-    """Return the state; raise an error of any type if no training saves its numbers.
+    """Return the state; raise CorruptError, or any other error, if no training saves its numbers.
 
-    The other parts of the state are only checked by the model.
+    Weights and the optimizer's state are checked later, when they are loaded.
     """
     if not isinstance(state, dict) or not {"format", "model", "optimizer", "step"} <= state.keys():
         raise CorruptError("it holds no training state")

@@ -10,22 +10,22 @@ import torch
 
 
 class Writer:
-    """A thread that writes checkpoints, because file systems may be slow. First it calls `check`."""
+    """A thread that writes checkpoints, because file systems may be slow. Before each write it calls `check`."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self.copies = Copies()
         self._check = check
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-        self._hurry = threading.Event()  # set while the training waits for the work
+        self._is_awaited = threading.Event()  # set while the training waits for the work
 
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
-        """Start `work` after the previous work; raise the error of the previous work.
+        """Wait for the previous work, raise its error, and start `work` in a thread.
 
-        With `after` the thread waits for the previous work, not the caller. If the previous work fails, the
-        thread drops `work`.
+        With `after` the caller does not wait: the thread waits for the previous work, and drops `work` if that
+        fails.
         """
-        self._hurry.set()
+        self._is_awaited.set()
         if not after:
             self.wait()
         previous = self._thread
@@ -49,27 +49,28 @@ class Writer:
 
     def ends_within(self, seconds: float) -> bool:
         """Wait for the work for at most `seconds`; return whether the work is done."""
-        self._hurry.set()
+        self._is_awaited.set()
         if self._thread is not None:
             self._thread.join(seconds)
         return not self.is_busy
 
     def wait(self) -> None:
         """Wait until the work is done; raise the error of the work once."""
-        self._hurry.set()
+        self._is_awaited.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
-        self._hurry.clear()
+        self._is_awaited.clear()
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def pause(self, seconds: float) -> bool:
-        """Wait in the thread before another try; return False when the training waits for the work."""
-        return not self._hurry.wait(seconds)
+        """Wait in the thread before another try; return False as soon as the training waits for the work."""
+        return not self._is_awaited.wait(seconds)
 
     def _run(self, work: Callable[[], None], previous: threading.Thread | None) -> None:
+        """Do the work in the thread, after the work of the previous thread; keep an error for `wait`."""
         try:
             if previous:
                 previous.join()
@@ -81,7 +82,7 @@ class Writer:
 
 
 class Copies:
-    """The copy of a state. Each copy reuses the memory of the last copy, because new memory takes longer."""
+    """Copies of a state. Each copy reuses the memory of the last copy, because new memory takes longer."""
 
     def __init__(self) -> None:
         self.last: Any = {}
@@ -92,8 +93,8 @@ class Copies:
 
         The copy overwrites the last copy.
         """
-        by_storage: dict[Any, torch.Tensor] = {}  # one copy for tensors with the same memory
-        copies: dict[int, Any] = {}  # by an object's id: the object that copy.deepcopy uses instead
+        by_storage: dict[Any, torch.Tensor] = {}  # a single copy for all tensors with the same memory
+        copies: dict[int, Any] = {}  # copy.deepcopy's memo: by the id of an object, the copy to use
         for tensor in _tensors(value):
             key: Any = id(tensor)
             if tensor.numel():
@@ -106,9 +107,10 @@ class Copies:
         self._buffers, self.last = list(by_storage.values()), copy.deepcopy(value, copies)
         return self.last
 
-    def _copy_tensor(self, tensor: torch.Tensor, place: int) -> torch.Tensor:
+    def _copy_tensor(self, tensor: torch.Tensor, index: int) -> torch.Tensor:
+        """Return a copy on the CPU, in the memory of buffer number `index` if that has the same form."""
         on_gpu = tensor.device.type == "cuda"
-        old = self._buffers[place] if place < len(self._buffers) else None
+        old = self._buffers[index] if index < len(self._buffers) else None
         form = (tensor.shape, tensor.dtype, tensor.stride())
         if old is None or (old.shape, old.dtype, old.stride()) != form:
             old = torch.empty_like(tensor, device="cpu", pin_memory=on_gpu)
