@@ -7,6 +7,7 @@ timm's train.py, Lightning's Trainer, and trainers with Hugging Face's TrainingA
 import difflib
 from collections.abc import Iterable
 
+# By flag of another trainer, without dashes: the flag of this trainer, with its value if the other flag has none.
 FLAGS = {
     "aa": "--augment",
     "accelerator": "--device",
@@ -110,12 +111,12 @@ FLAGS = {
 }
 
 
-def own_flag(word: str, known: Iterable[str]) -> str:
+def own_flag(word: str, own_flags: Iterable[str]) -> str:
     """Return the flag of this trainer for an unknown word such as `--print-freq` or `--epoch=3`.
 
-    `known` are the flags of this trainer. Returns "" if no flag has the same meaning or a similar name.
+    The result is "" if none of `own_flags` has the same meaning or a similar name.
     """
     name = word.lstrip("-").partition("=")[0].replace("_", "-")
     if name in FLAGS:
         return FLAGS[name]
-    return next(iter(difflib.get_close_matches("--" + name, [*known], n=1, cutoff=0.8)), "")
+    return next(iter(difflib.get_close_matches("--" + name, [*own_flags], n=1, cutoff=0.8)), "")

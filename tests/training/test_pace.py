@@ -102,7 +102,7 @@ def judged(*rounds: list[float], steps: int = 7, part_s: float = 0.3) -> list[st
             made.mark()
         made.take_times(saves=False, is_saving=False)
         made.judge([value for passes in each for value in (0.0, passes)], part_s)
-        said.append(made.says)
+        said.append(made.slow_ranks)
     return said
 
 
@@ -141,7 +141,7 @@ def test_a_rank_that_waits_for_data_is_not_slow_if_others_lose_little() -> None:
         for _ in range(3):
             made._parts = 7
             made.judge([0.0, 0.05, rounds, 0.05, 0.0, 0.05], 0.4)
-        assert made.says == says
+        assert made.slow_ranks == says
 
 
 def test_a_rank_tells_nothing_of_steps_while_it_saves() -> None:

@@ -22,12 +22,13 @@ FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
-CLASSES = 10
+CLASSES = 10  # of MNIST and of CIFAR-10
 MNIST_FOLDERS = ("", "raw", "MNIST/raw")  # torchvision makes MNIST/raw
-MAX_VALUES = 1 << 32  # values in a file; a small .gz file could unpack to many more
+MAX_VALUES = 1 << 32  # the most values of a file, because a small .gz file could unpack to many more
+# The files of CIFAR-10, and the folders that its two archives unpack to.
 CIFAR_PARTS = {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)}
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
-CIFAR_VALUES = 3 * 32 * 32  # of one image; before them the binary version has its label
+CIFAR_VALUES = 3 * 32 * 32  # of one image; in the binary version its label precedes them
 
 
 def read_mnist(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -78,21 +79,23 @@ def _read_array(file: IO[bytes], dimensions: int) -> torch.Tensor:
 
 
 def _find(folder: Path, name: str) -> Path:
-    paths = (folder / place / file for place in MNIST_FOLDERS for file in (name, f"{name}.gz"))
+    """Return the path of a file of MNIST, which may be compressed; raises UserError without the file."""
+    paths = (folder / inside / file for inside in MNIST_FOLDERS for file in (name, f"{name}.gz"))
     if path := next(filter(Path.is_file, paths), None):
         return path
     raise UserError(f"{name} was not found", at=str(folder), fix=_fix(folder))
 
 
 def _fix(folder: Path) -> str:
+    """Return the fix for missing or wrong files of MNIST."""
     return f"sbatchgen data mnist --to {folder} (downloads it; with --synthetic it is made here)"
 
 
 def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return CIFAR-10's images (N, 3, 32, 32) uint8 and labels (N,) int64 of the part "train" or "test".
 
-    The folder holds the files, or the unpacked folder of the files. Raises UserError if a file is missing or
-    wrong.
+    `folder` holds the files, or the folder that their archive unpacks to. Raises UserError if a file is missing
+    or wrong.
     """
     root = folder.parent if folder.name == PYTHON else folder
     if (root / PYTHON).is_dir():
@@ -120,7 +123,10 @@ def _from_binary(path: Path) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _from_python(root: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return images and labels of CIFAR-10's Python version. torchvision loads only pickles it knows."""
+    """Return images and labels of CIFAR-10's Python version, whose files are pickles.
+
+    torchvision compares their checksums before it loads them.
+    """
     datasets = import_torchvision("CIFAR-10's Python version").datasets
     try:
         data = datasets.CIFAR10(str(root), train=part == "train")

@@ -16,13 +16,14 @@ from training.data.own_module import import_function
 from training.data.splits import Batch, FromLoaders, InMemory, Keyed, Norm, Split, as_target
 from training.errors import UserError
 
-# By data set: the function that reads its files, its norm, and the pixels by which images are shifted.
+# By data set: the function that reads its files, its norm, and the most pixels by which training images are
+# shifted.
 READ_DATA_SETS = {
     "mnist": (read_mnist, Norm(mean=(0.1307,), std=(0.3081,)), 0),
     "cifar10": (read_cifar10, Norm(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)), 4),
 }
-FILES = ("imagefolder", "shards")
-FAKE_VALIDATION = 256
+FILES = ("imagefolder", "shards")  # data sets of images in files, which loaders read
+FAKE_VALIDATION = 256  # validation images of --dataset fake
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +34,20 @@ class Data:
     validation: Split
     classes: int
     shape_CHW: tuple[int, ...]
-    target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # of zeros
+    target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))  # a target of zeros
     checksum: str = ""  # checksum of the training labels, and of the names of classes and files
-    norm: Norm = field(default_factory=Norm)  # norm of images in bytes
-    names: tuple[str, ...] = ()  # names of the classes; () if the data set names no classes
+    norm: Norm = field(default_factory=Norm)  # for images of the type uint8
+    names: tuple[str, ...] = ()  # the names of the classes; () if the data set has none
     evaluated_CHW: tuple[int, ...] = ()  # shape of a validation image
-    problems: list[UserError] = field(default_factory=list)  # read errors to raise when processes synchronise
+    # the errors of samples that this process could not read, to raise when the processes synchronise
+    problems: list[UserError] = field(default_factory=list)
 
 
 def load_data(config: Config, device: torch.device) -> Data:
     """Return the data set of the configuration; raises UserError if the data are missing or broken.
 
-    PACKAGE.MODULE:FUNCTION is called with the configuration and returns (training, validation). Both are
+    The function of --dataset PACKAGE.MODULE:FUNCTION gets the configuration, and returns (training,
+    validation). Both are
     either pairs of tensors (images_NCHW, labels_N), which stay in memory, or map-style data sets of
     (x_CHW, label), which loaders read. A map-style training set has a list `classes`. A map-style data set
     may raise an OSError, or a UserError with a fix, for a sample that cannot be read. Any other exception is
@@ -82,8 +85,8 @@ def _in_memory(
     splits: list[InMemory] = []
     shapes = [tensor.shape[1:] for tensor in train]
     for (images, targets), part, pixels in ((train, "training", shift), (validation, "validation", 0)):
-        fits = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
-        if images.ndim != 4 or not fits:
+        has_shape = [images.shape[1:], targets.shape[1:]] == shapes and len(images) == len(targets)
+        if images.ndim != 4 or not has_shape:
             what = f"the {part} images have the shape {tuple(images.shape)}, with {len(targets)} labels"
             raise UserError(what, fix="images (N, C, H, W), the same C, H, W in both parts, and N labels")
         if not config.task and (targets.is_floating_point() or int(targets.min()) < 0):
@@ -100,6 +103,7 @@ def _in_memory(
 
 
 def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device, config: Config) -> Data:
+    """Return two map-style data sets that loaders read; raises UserError if the first sample is wrong."""
     if not config.task and not hasattr(train, "classes"):
         what = f"--dataset {config.dataset} does not list its classes"
         raise UserError(what, fix="give its training set a list 'classes'")
@@ -118,7 +122,7 @@ def _from_loaders(train: Any, validation: Any, norm: Norm, device: torch.device,
     validation_split = load(keyed(dataset=validation, shape_CHW=evaluated_CHW))
     samples = getattr(train, "samples", ())
     pair = samples[0] if isinstance(samples, list) and samples else None
-    # Like torchvision's ImageFolder: pairs of a path and a label.
+    # As in torchvision's ImageFolder, the samples are pairs of a path and a label.
     are_files = isinstance(pair, tuple) and len(pair) == 2 and isinstance(pair[0], str)
     files = [(path.rpartition("/")[2], label) for path, label in samples] if are_files else []
     names = [*getattr(train, "classes", ())]

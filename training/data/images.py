@@ -18,9 +18,9 @@ import torch
 from training.config import Config
 from training.errors import UserError, one_line
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's values
-ENDINGS = ("jpg", "jpeg", "png", "webp")
-SHARDS = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the channels of ImageNet's images
+ENDINGS = ("jpg", "jpeg", "png", "webp")  # of images in shards
+SHARDS_FIX = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
 
 def import_torchvision(flag: str, module: str = "torchvision") -> Any:
@@ -33,7 +33,7 @@ def import_torchvision(flag: str, module: str = "torchvision") -> Any:
     except ImportError as error:
         what = f"{flag} needs torchvision ({one_line(error)[:200]})"
         raise UserError(what, fix=f"install the one made for torch {torch.__version__}") from error
-    except RuntimeError as error:  # a torchvision for GPUs with a torch for CPUs: operators are missing
+    except RuntimeError as error:  # operators are missing, for example of a torchvision for GPUs
         gpus = torch.version.cuda or torch.version.hip
         kind = "they do not match" if gpus else "torch is for CPUs, torchvision for GPUs"
         both = f"torchvision {importlib.metadata.version('torchvision')} cannot be used with torch"
@@ -42,7 +42,7 @@ def import_torchvision(flag: str, module: str = "torchvision") -> Any:
 
 
 def images_in_files(config: Config) -> tuple[Any, Any]:
-    """Return the training and validation sets, whose images are uint8 squares.
+    """Return the training and validation sets of imagefolder or shards, whose images are uint8 squares.
 
     Raises UserError if a folder is wrong, or if the two sets have different classes.
     """
@@ -62,6 +62,7 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
 
 
 def _class_folders(folder: Path, transform: Any, flag: str) -> Any:
+    """Return the data set of a folder with a folder for each class; raises UserError if that is wrong."""
     datasets = import_torchvision("--dataset imagefolder").datasets
     try:
         return datasets.ImageFolder(str(folder), transform, loader=lambda path: _decode(path, at=path))
@@ -76,21 +77,21 @@ class Shards:
 
     def __init__(self, folder: Path, transform: Any, flag: str) -> None:
         self._transform = transform
-        self._places: list[tuple[Path, int, int]] = []  # file, first byte, bytes
+        self._places: list[tuple[Path, int, int]] = []  # of each image: tar file, first byte, number of bytes
         self.samples: list[tuple[str, int]] = []  # key and label, like torchvision's ImageFolder
         paths = sorted(folder.glob("*.tar"))
         if not paths:
-            raise UserError("no .tar files", at=str(folder), fix=f"{flag} {SHARDS}")
+            raise UserError("no .tar files", at=str(folder), fix=f"{flag} {SHARDS_FIX}")
         for path in paths:
             try:
                 self._read_index(path)
             except (OSError, tarfile.TarError, ValueError) as error:
                 what = f"cannot read it ({one_line(error)[:200]})"
-                raise UserError(what, at=str(path), fix=SHARDS) from error
+                raise UserError(what, at=str(path), fix=SHARDS_FIX) from error
         self.classes = list(range(1 + max((label for _, label in self.samples), default=-1)))
 
     def _read_index(self, path: Path) -> None:
-        """Note the places of a tar file's images; raise ValueError for an image without a label."""
+        """Note the places and labels of a tar file's images; raise ValueError for one without the other."""
         images: dict[str, tuple[int, int]] = {}
         labels: dict[str, int] = {}
         with tarfile.open(path, "r:") as archive:
@@ -111,9 +112,9 @@ class Shards:
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Return the transformed image, and its label."""
-        path, first, size = self._places[index]
+        path, first_byte, size = self._places[index]
         key, label = self.samples[index]
-        data = io.BytesIO(os.pread(_open(path).fileno(), size, first))
+        data = io.BytesIO(os.pread(_open(path).fileno(), size, first_byte))
         return self._transform(_decode(data, f" {key}", at=str(path), fix="make the file again")), label
 
 
@@ -124,7 +125,7 @@ def _open(path: Path) -> Any:
 
 
 def training_transform(config: Config) -> Any:
-    """Return the transform of --augment for training images, from Pillow's image to uint8 (3, side, side)."""
+    """Return the transform of --augment, which makes a training image of Pillow uint8 (3, side, side)."""
     v2 = import_torchvision(f"--dataset {config.dataset}", "torchvision.transforms.v2")
     if config.augment == "none":
         return evaluation_transform(config, config.train_crop)
@@ -139,7 +140,7 @@ def training_transform(config: Config) -> Any:
 
 
 def evaluation_transform(config: Config, side: int = 0) -> Any:
-    """Return the transform that cuts the middle square out of an image.
+    """Return the transform that resizes an image, and cuts out its middle square.
 
     `side` is the side of the square in pixels; 0 means the side of validation images.
     """
@@ -151,7 +152,7 @@ def evaluation_transform(config: Config, side: int = 0) -> Any:
 
 
 def shorter_side(config: Config, side: int) -> int:
-    """Return the pixels of an image's shorter side before the middle square of `side` pixels is cut out."""
+    """Return the shorter side of an image, in pixels, before its middle square of `side` pixels is cut out."""
     return config.eval_resize or side * 8 // 7
 
 

@@ -9,7 +9,7 @@ import torch
 
 
 def derive_seed(*parts: int | str) -> int:
-    """Return a seed in 0..2^31-1 from numbers and words; similar parts give unrelated seeds."""
+    """Return a seed in 0..2^31-1 from numbers and words. Even similar parts give unrelated seeds."""
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=4).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -20,7 +20,10 @@ def epoch_order(samples: int, *, seed: int, epoch: int) -> torch.Tensor:
 
 
 def cut_steps(samples: int, *, batch: int, consumed: int = 0) -> list[tuple[int, int]]:
-    """Return (first, count) of each step's samples, from `consumed` on; the last step may be short."""
+    """Return the first sample and the number of samples of each step after `consumed` samples.
+
+    The last step may be short.
+    """
     return [(first, min(batch, samples - first)) for first in range(consumed, samples, batch)]
 
 
@@ -37,6 +40,6 @@ def evaluation_share(samples: int, *, chunk: int, rank: int, size: int) -> list[
 
     All processes get the same number of lists, so the last list of a process may be empty.
     """
-    own_N = torch.arange(samples)[rank::size]  # empty if there are more processes than samples
-    largest = -(-samples // size)  # samples of the process with the most samples
-    return [own_N[first : first + chunk] for first in range(0, largest, chunk)]
+    own_N = torch.arange(samples)[rank::size]  # may be empty if there are more processes than samples
+    most_samples = -(-samples // size)  # of a process, rounded up
+    return [own_N[first : first + chunk] for first in range(0, most_samples, chunk)]

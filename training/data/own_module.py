@@ -42,6 +42,7 @@ def find_in_current_folder() -> None:
 
 
 def _is_standard(folder: str) -> bool:
+    """Return whether a folder of sys.path belongs to the standard library."""
     version = f"{sys.version_info.major}{sys.version_info.minor}"
     is_part = Path(folder).name in ("lib-dynload", f"python{version}.zip")
     return is_part or folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))

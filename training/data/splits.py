@@ -1,6 +1,6 @@
-"""Splits, which turn index lists into batches on the device.
+"""Splits, the training or validation samples of a data set, which turn index lists into batches on the device.
 
-All random numbers depend on the seed, the epoch and the sample alone. Shape suffixes: N samples of the split,
+All random numbers depend only on the seed, the epoch and the sample. Shape suffixes: N samples of the split,
 B samples of a batch, C channels, H height, W width.
 """
 
@@ -22,7 +22,7 @@ from training.data.order import derive_seed
 from training.errors import UserError, one_line
 from training.processes.stop import end_with_parent, ignore_signals
 
-Batch = tuple[torch.Tensor, torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]  # images and labels, or targets
 
 PREFETCHED = 4  # batches that each loader process prefetches, in shared memory
 
@@ -72,16 +72,16 @@ class InMemory:
 
 def hash_indices(index_B: torch.Tensor, key: int) -> torch.Tensor:
     """Return a pseudo-random number 0..2^31-1 (int64) for each index, the same on every device."""
-    h_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF  # products of 32 bits stay below 2^63
+    hash_B = (index_B * 0x9E3779B1 + key) & 0xFFFFFFFF  # products of 32 bits stay below 2^63
     for right, factor in ((16, 0x45D9F3B), (15, 0x2C1B3C6D), (16, 1)):
-        h_B = ((h_B ^ (h_B >> right)) * factor) & 0xFFFFFFFF
-    return h_B >> 1
+        hash_B = ((hash_B ^ (hash_B >> right)) * factor) & 0xFFFFFFFF
+    return hash_B >> 1
 
 
 def shift_and_flip(x_BCHW: torch.Tensor, random_B: torch.Tensor, shift: int) -> torch.Tensor:
     """Return images shifted by up to `shift` pixels, with black edges; half of the images are mirrored.
 
-    The random number of an image decides about its shift and its mirroring.
+    `random_B` has a random number for each image, which decides about its shift and its mirroring.
     """
     batch, channels, height, width = x_BCHW.shape
     shifts = 2 * shift + 1  # possible shifts in each direction
@@ -126,13 +126,14 @@ class FromLoaders:
 
         Both tensors are empty for an empty list.
         """
-        # The epoch is part of the indices: nothing else reaches loader processes that already run.
-        first = epoch * self.samples
-        self._lists[:] = [(index_B + first).tolist() for index_B in index_lists if len(index_B)]
+        # The keys of Keyed hold the epoch, because only indices reach loader processes that run already.
+        first_key = epoch * self.samples
+        self._lists[:] = [(index_B + first_key).tolist() for index_B in index_lists if len(index_B)]
         for x_BCHW, y_B in move_to_device(self._read(index_lists), self._device):
             yield self._normalise(x_BCHW), y_B
 
     def _read(self, index_lists: Sequence[torch.Tensor]) -> Iterator[Batch]:
+        """Yield the batches of `_lists` from the loader, and an empty batch for each empty list."""
         loaded = iter(self._loader)
         self.started = True
         for index_B in index_lists:
@@ -144,9 +145,9 @@ class FromLoaders:
 
 def _end_processes(loader: weakref.ref[DataLoader[Any]]) -> None:
     """End the processes of a loader. At exit, Python would send a SIGTERM, which they ignore, and wait."""
-    live = loader()
-    if live is not None:
-        live._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
+    existing = loader()
+    if existing is not None:
+        existing._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
 
 
 Split = InMemory | FromLoaders
@@ -154,8 +155,9 @@ Split = InMemory | FromLoaders
 
 def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """Yield the same batches on the device. A GPU computes on a batch while the next batch is copied."""
-    # The copies from pinned memory use a second stream. The computing stream waits for the copy of a batch,
-    # and only then the next copy starts, so the stream does not wait for it. record_stream keeps the memory.
+    # The copies from pinned memory use a second stream. The computing stream waits for the copy of a batch. The
+    # next copy starts only after that call, so the stream does not wait for it. record_stream keeps the memory
+    # of a batch until the computing stream has used it.
     if device.type != "cuda":
         yield from batches
         return
@@ -177,7 +179,9 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 
 @dataclass(frozen=True, kw_only=True)
 class Keyed(Dataset[Any]):
-    """Samples by key (epoch * samples + index). The key seeds the random augmentation of its sample.
+    """The samples of a map-style data set by key: epoch * samples + index.
+
+    The key seeds the random augmentation of its sample.
 
     A sample that cannot be read is returned as a UserError.
     """
@@ -236,6 +240,7 @@ def _collate(samples: list[Any]) -> Any:
 
 
 def _start_worker(_worker: int) -> None:
+    """Prepare a new loader process."""
     torch.set_num_threads(1)
     ignore_signals()
     end_with_parent()

@@ -1,6 +1,6 @@
-"""Activation checkpointing: the backward pass computes stages again, which needs less memory.
+"""Activation checkpointing: the backward pass computes stages of the model again, instead of keeping their values.
 
-The results are the same to the bit.
+This needs less memory, and the results are the same to the bit.
 """
 
 import contextlib
@@ -17,11 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 from training.errors import UserError
 
-OWN_METHODS = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # timm's and Transformers' names
+OWN_METHODS = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # of models of timm and Transformers
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:
-    """Return the model with checkpointing, by its own method (OWN_METHODS), or of outermost nn.Sequentials.
+    """Return the model with checkpointing, by its own method, or else of its outermost nn.Sequentials.
 
     Raises UserError if the model has no such method and no nn.Sequential.
     """
@@ -29,7 +29,7 @@ def checkpoint_activations(model: nn.Module) -> nn.Module:
     if method is not None:
         method()
         return model
-    replaced = _replace(model)
+    replaced = _replace_sequentials(model)
     if not any(isinstance(module, Stages) for module in replaced.modules()):
         methods = " or ".join(f"{name}()" for name in OWN_METHODS)
         fix = f"leave it out, or give the model nn.Sequential stages, or {methods}"
@@ -38,12 +38,12 @@ def checkpoint_activations(model: nn.Module) -> nn.Module:
     return replaced
 
 
-def _replace(module: nn.Module) -> nn.Module:
+def _replace_sequentials(module: nn.Module) -> nn.Module:
     """Return the module, with each outermost nn.Sequential replaced by Stages."""
     if type(module).forward is nn.Sequential.forward:
         return Stages(OrderedDict(module.named_children())) if list(module.parameters()) else module
     for name, child in module.named_children():
-        setattr(module, name, _replace(child))
+        setattr(module, name, _replace_sequentials(child))
     return module
 
 
@@ -58,7 +58,7 @@ class Stages(nn.Sequential):
             return super().forward(x)  # type: ignore[no-untyped-call,unused-ignore]
         modules = list(self)
         pieces = math.isqrt(len(modules) - 1) + 1
-        size = -(-len(modules) // pieces)
+        size = -(-len(modules) // pieces)  # modules of a piece, rounded up
         for first in range(0, len(modules), size):
             piece = nn.Sequential(*modules[first : first + size])
             x = checkpoint(piece, x, use_reentrant=False, context_fn=functools.partial(_contexts, piece))

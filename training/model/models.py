@@ -14,7 +14,7 @@ from training.data.own_module import import_function
 from training.errors import UserError
 from training.model.activation_checkpointing import checkpoint_activations
 
-CONVNET_SIDE = 6  # pixels at least: each convolution removes two, then pooling halves the rest
+CONVNET_SIDE = 6  # the smallest side in pixels: two convolutions remove two each, and pooling halves the rest
 
 
 def build_model(config: Config, data: Data) -> nn.Module:
@@ -69,6 +69,7 @@ def _convnet(shape_CHW: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _from_torchvision(name: str, data: Data) -> nn.Module:
+    """Return a model of torchvision with random weights; raises UserError for an unknown name."""
     models = import_torchvision(f"--model {name}").models
     try:
         model: nn.Module = models.get_model(name, weights=None, num_classes=data.classes)
@@ -86,17 +87,17 @@ def load_all_but_head(
 ) -> list[str]:
     """Load weights, also those for another number of classes; return the names of weights not loaded.
 
-    Raises UserError if the weights do not fit.
+    `classes` is the number of the model's classes, or 0 if the head must fit too. Raises UserError if the weights do not fit.
     """
-    present = model.state_dict()
-    given = {name.removeprefix("module."): value for name, value in weights.items()}
-    not_loaded = [name for name in head_of(model) if name not in given]
+    new_weights = model.state_dict()
+    old_weights = {name.removeprefix("module."): value for name, value in weights.items()}
+    not_loaded = [name for name in head_of(model) if name not in old_weights]
     # A weight of the head may differ only in the number of classes.
-    for name in present.keys() & given.keys():
-        new, old = present[name].shape, given[name].shape
+    for name in new_weights.keys() & old_weights.keys():
+        new, old = new_weights[name].shape, old_weights[name].shape
         if new[:1] != old[:1] and new[1:] == old[1:] and new[:1] == (classes,):
             not_loaded.append(name)
-    load_weights(model, given | {name: present[name] for name in not_loaded}, origin)
+    load_weights(model, old_weights | {name: new_weights[name] for name in not_loaded}, origin)
     return sorted(not_loaded)
 
 
@@ -129,7 +130,7 @@ def freeze(model: nn.Module, config: Config) -> None:
 
 
 def train_mode(model: nn.Module) -> None:
-    """Set the modules to training, but frozen modules to evaluation: a frozen norm keeps its statistics."""
+    """Set the modules to training, and frozen modules to evaluation, so that their norms keep statistics."""
     model.train()
     for module in model.modules():
         weights = list(module.parameters(recurse=False))

@@ -16,7 +16,7 @@ from training.config import Config
 from training.model.models import head_of
 
 EMA_WARM_UP = 10  # about so many steps, until the mean has forgotten the random initial weights
-# The parts of each optimizer's state of a weight.
+# The names of the values that each optimizer holds for a weight.
 STATE_NAMES: dict[type[Optimizer], set[str]] = {
     torch.optim.SGD: {"momentum_buffer"},
     torch.optim.AdamW: {"step", "exp_avg", "exp_avg_sq"},
@@ -25,19 +25,23 @@ STATE_NAMES: dict[type[Optimizer], set[str]] = {
 
 
 def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
-    """Return the optimizer of a model on its device; biases and norms (1-D) come last."""
+    """Return the optimizer of a model on its device.
+
+    The weights are in one group, or in two if the head has a learning rate of its own. Each group is split
+    into matrices, and biases and norms (1-D), which may have no weight decay.
+    """
     head = head_of(model) if config.head_lr else ()
-    same_decay = config.weight_decay_on == "all" or not config.weight_decay
+    is_same_decay = config.weight_decay_on == "all" or not config.weight_decay
     groups = []
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     for is_head in (False, True)[: 1 + bool(head)]:
         weights = [weight for name, weight in trained.items() if (name in head) == is_head]
         matrices = [weight for weight in weights if weight.ndim > 1]
         others = [weight for weight in weights if weight.ndim <= 1]
-        if same_decay:  # one kernel for all weights: the second group is empty
+        if is_same_decay:  # all weights in the first group, for fewer kernels
             matrices, others = matrices + others, []
         scale = {"lr_scale": config.head_lr / config.lr} if is_head else {}
-        for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * same_decay)):
+        for params, decay in ((matrices, config.weight_decay), (others, config.weight_decay * is_same_decay)):
             groups.append({"params": params, "weight_decay": decay, **scale})
     if config.optimizer == "sgd":
         return _with_momentum(_fused(torch.optim.SGD, groups, lr=config.lr, momentum=config.momentum))
@@ -70,24 +74,24 @@ def _with_momentum(sgd: Optimizer) -> Optimizer:
 
 
 def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
-    """Load a state_dict. If it is for other weights, raise an error of any type, and change nothing."""
+    """Load a state_dict. If it does not fit the weights, raise an error of any type, and change nothing."""
     lr = float(stored["param_groups"][0]["lr"])
     groups = optimizer.state_dict()["param_groups"]  # other settings, such as fused, stay
     numbers = [number for group in stored["param_groups"] for number in group["params"]]
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     state = {}
-    for place, (number, weight) in enumerate(zip(numbers, weights, strict=True)):
+    for index, (number, weight) in enumerate(zip(numbers, weights, strict=True)):
         parts = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
         if isinstance(parts.get("step"), int):  # Adadelta of torch 2.2
             parts["step"] = torch.tensor(float(parts["step"]))
-        plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in parts.values())
+        are_plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in parts.values())
         shapes = {name: value.shape for name, value in parts.items() if value.is_floating_point()}
-        wanted = {name: () if name == "step" else weight.shape for name in STATE_NAMES[type(optimizer)]}
-        if parts and not (plain and shapes == wanted and parts.get("step", 0) >= 0):
+        expected = {name: () if name == "step" else weight.shape for name in STATE_NAMES[type(optimizer)]}
+        if parts and not (are_plain and shapes == expected and parts.get("step", 0) >= 0):
             raise ValueError(f"the optimizer's state of weight {number} has other parts or shapes")
         if parts:  # in the memory format of the weight: fused kernels don't look at strides
             copies = {name: torch.empty_like(weight, device="cpu") for name in parts if name != "step"}
-            state[place] = parts | {name: copy.copy_(parts[name]) for name, copy in copies.items()}
+            state[index] = parts | {name: copy.copy_(parts[name]) for name, copy in copies.items()}
     optimizer.load_state_dict({"state": state, "param_groups": groups})
     set_lr(optimizer, lr)
     _with_momentum(optimizer)
@@ -95,7 +99,7 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Updater:
-    """The objects that update the weights: the optimizer, the loss scale of fp16, and the mean of --ema."""
+    """The objects that update the weights: the optimizer, the loss scale of fp16, and the means of --ema."""
 
     optimizer: Optimizer
     scaler: Any = None
@@ -110,9 +114,9 @@ class Updater:
         }
 
     def load(self, state: dict[str, Any], *, optimizer: bool) -> None:
-        """Load a state that `state` returned; raise an error of any type if the state does not fit.
+        """Load a state that `state` returned, with `optimizer` also the optimizer's part.
 
-        The optimizer's part is loaded only with `optimizer`.
+        Raises an error of any type if the state does not fit.
         """
         if self.ema:
             self.ema.load(state.get("ema") or {})
@@ -127,11 +131,11 @@ class Updater:
 
 
 def state_bytes(config: Config, model: nn.Module) -> int:
-    """Return the approximate bytes of a checkpoint: the weights, their mean and the optimizer's state."""
-    per_weight = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
+    """Return the approximate bytes of a checkpoint: the weights, their means and the optimizer's state."""
+    values_per_weight = {"sgd": int(config.momentum > 0), "adamw": 2, "adadelta": 2}[config.optimizer]
     weights = sum(weight.numel() * weight.element_size() for weight in model.parameters())
     others = sum(buffer.numel() * buffer.element_size() for buffer in model.buffers())
-    return weights * (1 + per_weight + (config.ema > 0)) + others
+    return weights * (1 + values_per_weight + (config.ema > 0)) + others
 
 
 def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> float:
@@ -149,7 +153,7 @@ def lr_at(config: Config, epoch: int, steps: float, *, steps_per_epoch: int) -> 
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
-    """Set the learning rate of all weights, and the head's learning rate in proportion."""
+    """Set the learning rate of all weights; the head's changes in proportion."""
     for group in optimizer.param_groups:
         group["lr"] = lr * group.get("lr_scale", 1)
 
@@ -159,14 +163,14 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        saved = model.state_dict().keys()
+        saved_names = model.state_dict().keys()
         tensors = (*model.named_parameters(), *model.named_buffers())
-        kept = {name: part.detach() for name, part in tensors if name in saved and part.is_floating_point()}
+        kept = {name: part.detach() for name, part in tensors if name in saved_names and part.is_floating_point()}
         self._weights = list(kept.values())
         self.means = {name: weight.clone() for name, weight in kept.items()}
 
     def update(self, step: int) -> None:
-        """Add the weights after a step, counted from 0."""
+        """Add the weights after step number `step`, counted from 0, to the means."""
         decay = min(self.decay, (1 + step) / (EMA_WARM_UP + step))
         torch._foreach_lerp_([*self.means.values()], self._weights, 1 - decay)
 

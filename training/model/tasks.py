@@ -19,15 +19,16 @@ from training.data.own_module import import_function
 from training.errors import UserError, one_line
 from training.model import confusion
 
-TOP = 5  # top-5 accuracy is reported if the classes are more than twice as many
+TOP = 5  # of top-5 accuracy, which is reported if there are more than twice as many classes
 
+# Functions of the model's outputs and the targets, with a value for each sample, or such values by name.
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 Metrics = Callable[[Any, torch.Tensor], dict[str, torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The functions of a training, which return a value for each sample of a batch."""
+    """The functions for the loss and the metrics of a training."""
 
     loss: Loss  # the loss of the validation
     training_loss: Loss  # the loss of the training steps
@@ -47,9 +48,9 @@ def build_task(config: Config, data: Data) -> Task:
         smooth = functools.partial(_cross_entropy, label_smoothing=config.label_smoothing)
         metrics = functools.partial(_accuracies, top=data.classes > 2 * TOP)
         task = Task(_cross_entropy, smooth, metrics, _correct, _build_mix(config, data))
-        first = min(data.classes, confusion.MAX_CLASSES)
-        counts = functools.partial(confusion.count_confused, classes=first)
-        return dataclasses.replace(task, counts=counts, number_of_counts=first * (first + 1))
+        counted = min(data.classes, confusion.MAX_CLASSES)  # classes in the confusion matrix
+        counts = functools.partial(confusion.count_confused, classes=counted)
+        return dataclasses.replace(task, counts=counts, number_of_counts=counted * (counted + 1))
     loss, metrics = import_function(config.task, "--task")(config)
     return Task(loss, loss, metrics, lambda outputs, y_B: next(iter(metrics(outputs, y_B).values())))
 
@@ -88,12 +89,12 @@ def _cross_entropy(logits_BK: Any, target: torch.Tensor, *, label_smoothing: flo
 
 
 def _correct(logits_BK: Any, y_B: torch.Tensor) -> torch.Tensor:
-    """Return whether the likeliest class of each sample is the right one."""
+    """Return for each sample whether its likeliest class is the right one."""
     return torch.eq(logits_BK.argmax(dim=1), y_B)
 
 
 def _accuracies(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, torch.Tensor]:
-    """Return whether each sample is right, and with `top` also whether its class is among the likeliest 5."""
+    """Return for each sample whether it is right, and with `top` whether the right class is in the top 5."""
     metrics = {"accuracy": _correct(logits_BK, y_B)}
     if top:
         likeliest_BT = logits_BK.topk(min(TOP, logits_BK.shape[1]), dim=1).indices
@@ -102,7 +103,7 @@ def _accuracies(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, to
 
 
 def _build_mix(config: Config, data: Data) -> Any:
-    """Return torchvision's MixUp or CutMix for a batch, or a random choice of both; None without flags."""
+    """Return the transform of --mixup and --cutmix, which chooses one of both at random; None without them."""
     if not (config.mixup or config.cutmix):
         return None
     v2 = import_torchvision("--mixup and --cutmix", "torchvision.transforms.v2")

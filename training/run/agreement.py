@@ -17,9 +17,9 @@ class StoppedError(Exception):
 def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
     """Add up the results of all processes since the last synchronisation.
 
-    A single all-reduce has the losses, counts, paces and requests to stop, so the CPU waits for the GPU only
-    here. `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` the weights are
-    checked.
+    A single all-reduce adds the losses, counts, times of ranks and requests to stop. So the CPU waits for the
+    GPU only here. `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` a save follows,
+    so the weights are checked.
 
     Raises:
         StoppedError: A process has a request to stop.
@@ -27,13 +27,13 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
         UserError: A process could not read an image.
     """
     times = session.meter.pace.take_times(saves=saves, is_saving=session.writer.is_busy)
-    further = torch.tensor([0.0, *times], dtype=torch.float64, device=since_sync.device)
+    also_summed = torch.tensor([0.0, *times], dtype=torch.float64, device=since_sync.device)
     if saves:
         broken = [~torch.isfinite(weight.detach()).all() for weight in session.model.parameters()]
-        further[0] = torch.stack(broken).any()
-    (loss, correct, samples, broken_weights, *times), why = agree(session, torch.cat((since_sync, further)))
+        also_summed[0] = torch.stack(broken).any()
+    (loss, correct, samples, broken_weights, *times), why = agree(session, torch.cat((since_sync, also_summed)))
     if not math.isfinite(loss) or broken_weights:
-        session.writer.wait()  # the newest checkpoint may not be written yet
+        session.writer.wait()  # so that progress.checkpoint names the newest checkpoint
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
         own_name = session.world.name if not since_sync.isfinite().all() else ""
         names = [*filter(None, gather_text(session.world, own_name))]
@@ -53,15 +53,15 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
 def agree(session: Session, values: torch.Tensor) -> tuple[list[float], str]:
     """Return the values (float64, 1-D) summed over the processes, and the reason to stop, or ""."""
     if values.device.type == "cuda":
-        torch.cuda.synchronize(values.device)  # the steps end here
+        torch.cuda.synchronize(values.device)  # so that step_s includes the work of the GPU
     step_s = session.meter.step_s() if session.world.rank == 0 else 0.0
-    *totals, step_s = total(session, values, *session.stop.requests(), step_s)
+    *totals, step_s = sum_over_ranks(session, values, *session.stop.requests(), step_s)
     session.stop.step_s = step_s
     session.meter.note_sync(step_s)
     return totals[: len(values)], first_reason(totals[len(values) :])
 
 
-def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
+def sum_over_ranks(session: Session, values: torch.Tensor, *more: float) -> list[float]:
     """Return the values (float64, 1-D) and the numbers `more`, summed over the processes.
 
     If a process has a problem with its data, all processes raise UserError.
@@ -74,5 +74,6 @@ def total(session: Session, values: torch.Tensor, *more: float) -> list[float]:
 
 
 def _raise_first(problems: list[UserError]) -> None:
+    """Raise the first of this process's problems, if it has one."""
     for problem in problems:
         raise problem

@@ -15,7 +15,7 @@ from training.files import parse, read_small
 from training.output.log import write_json
 from training.run.session import Session
 
-ENDING = ".json"
+ENDING = ".json"  # of the card's file
 
 
 def write_card(session: Session, weights: Path) -> None:

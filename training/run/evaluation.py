@@ -5,7 +5,7 @@ import torch
 from training.data.order import evaluation_share
 from training.model.confusion import as_rows
 from training.processes.world import copy_from_rank0
-from training.run.agreement import StoppedError, agree, total
+from training.run.agreement import StoppedError, agree, sum_over_ranks
 from training.run.loop import batches_of, forward, sums_of
 from training.run.score import Score
 from training.run.session import Session
@@ -17,7 +17,7 @@ def evaluate(session: Session) -> Score:
     Raises StoppedError for a request to stop, and UserError for an image that can't be read.
     """
     world, split, model = session.world, session.data.validation, session.model
-    chunk = session.config.eval_batch or max(1, session.images_at_once)  # as many images as in the training
+    chunk = session.config.eval_batch or max(1, session.images_at_once)  # by default as in the training
     lists = evaluation_share(split.samples, chunk=chunk, rank=world.rank, size=world.size)
     lists = [index_B.to(split.index_device) for index_B in lists]
     size = 2 + len(session.task.names) + session.task.number_of_counts
@@ -25,7 +25,8 @@ def evaluate(session: Session) -> Score:
     model.eval()
     session.meter.begin()
     with torch.no_grad(), session.updater.evaluated_weights():
-        copy_from_rank0(world, model.buffers())  # statistics differ between processes; rank 0's are saved
+        # The statistics of norms differ between processes. Those of rank 0 are saved, so they are evaluated.
+        copy_from_rank0(world, model.buffers())
         for number, (x_BCHW, y_B) in enumerate(batches_of(session, split, lists, 0), start=1):
             if len(y_B):
                 outputs = forward(session, model, x_BCHW)
@@ -36,7 +37,7 @@ def evaluate(session: Session) -> Score:
                 _, why = agree(session, sums)
                 if why:
                     raise StoppedError(why)
-    loss, *totals = total(session, sums)
+    loss, *totals = sum_over_ranks(session, sums)
     samples, counts = totals[len(session.task.names)], totals[1 + len(session.task.names) :]
     metrics = {name: value / samples for name, value in zip(session.task.names, totals, strict=False)}
     return Score(loss=loss / samples, metrics=metrics, samples=round(samples), confusion=as_rows(counts))

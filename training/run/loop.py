@@ -234,7 +234,7 @@ def _report(session: Session, progress: Progress, lr: float, steps_per_epoch: in
         costs["grad_norm"] = norm
     if meter.usage.allocated:
         costs["gpu_allocated_bytes"] = meter.usage.allocated
-    slow = {"slow": meter.pace.says} if meter.pace.says else {}
+    slow = {"slow": meter.pace.slow_ranks} if meter.pace.slow_ranks else {}
     facts = means | {"lr": lr, "samples_per_s": rate} | costs | slow
     session.log.event("train", **facts | {"epoch": progress.epoch + 1, "step": progress.step})
     done, left = math.ceil(progress.consumed / session.batch), format_duration(time_left_s(session, progress))

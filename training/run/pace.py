@@ -1,4 +1,4 @@
-"""The search for slow ranks, by the time that each rank needs before it waits for other ranks' gradients."""
+"""The search for slow ranks, by the time of each rank before its backward pass, in which it waits for others."""
 
 import time
 from statistics import median_low
@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 SLOW_FACTOR = 1.5  # a slow rank needs so many times the median of the ranks
-SLOW_STEPS = 20  # steps for which a rank must be slow
+SLOW_STEPS = 20  # timed parts of steps for which a rank must be slow
 MIN_ROUNDS = 3  # synchronisations for which a rank must be slow, because it may be late once
-MAX_TIMED_PARTS = 20  # parts of steps that are timed after a synchronisation
+MAX_TIMED_PARTS = 20  # the parts of steps that are timed after each synchronisation
 # The share of a step's time that a slow rank must cost. The backward pass, twice as long as the forward pass,
-# is not timed. If all ranks load data at nearly the same speed, only the slowest rank waits, because the
-# loaders of the other ranks get ahead meanwhile.
+# is not timed. The share for data is large. If all ranks load data at nearly the same speed, only the slowest
+# rank waits, because the loaders of the other ranks get ahead meanwhile.
 MIN_LOST_SHARE = {"data wait": 1 / 3, "forward pass": 1 / 10}
 
 
@@ -22,12 +22,13 @@ class Pace:
     def __init__(self, hosts: list[str], rank: int, *, on_gpu: bool) -> None:
         self._hosts, self._rank, self._on_gpu = hosts, rank, on_gpu
         self._marks: list[Any] = []  # three marks for each part of a step: times, or events of the GPU
-        self._parts, self._saved = 0, False
-        self._steps = [0] * len(hosts)  # by rank: steps in a row that contradict its known pace
-        self._slow: dict[int, str] = {}  # descriptions of the slow ranks
+        self._timed_parts = 0  # at the last synchronisation
+        self._has_saved = False  # whether the steps before the last synchronisation ended with a save
+        self._changed_for = [0] * len(hosts)  # by rank: parts in a row in which its pace was not the known one
+        self._slow: dict[int, str] = {}  # by rank: the descriptions of the ranks that are known as slow
 
     @property
-    def says(self) -> str:
+    def slow_ranks(self) -> str:
         """The ranks that are slow now, each with the slow part of its step; "" without a slow rank."""
         return "; ".join(self._slow.values())
 
@@ -42,12 +43,13 @@ class Pace:
         The list has two numbers for each rank. The numbers of other ranks are 0. The numbers of this rank are
         also 0 if it has saved since the last call, or saves now.
         """
-        marks, self._marks, self._parts = self._marks, [], len(self._marks) // 3
-        is_fair, self._saved = not (self._saved or is_saving), saves
+        marks, self._marks, self._timed_parts = self._marks, [], len(self._marks) // 3
+        # A save makes rank 0 slower, which is no fault of its node.
+        is_fair, self._has_saved = not (self._has_saved or is_saving), saves
         times = [0.0] * 2 * len(self._hosts)
         if marks and is_fair:
-            begins, passes, ends = marks[0::3], marks[1::3], marks[2::3]
-            times[2 * self._rank : 2 * self._rank + 2] = _mean(begins, passes), _mean(passes, ends)
+            begins, forwards, backwards = marks[0::3], marks[1::3], marks[2::3]
+            times[2 * self._rank : 2 * self._rank + 2] = _mean(begins, forwards), _mean(forwards, backwards)
         return times
 
     def judge(self, times: list[float], part_s: float) -> str:
@@ -56,39 +58,42 @@ class Pace:
         Returns the description of all slow ranks if a rank has become slow, else "".
         """
         phases = {"data wait": times[0::2], "forward pass": times[1::2]}
-        if not min(phases["forward pass"], default=0):
+        if not min(phases["forward pass"], default=0):  # a rank has no times
             return ""
         medians = {phase: median_low(seconds) for phase, seconds in phases.items()}
         sums = [sum(seconds) for seconds in zip(*phases.values(), strict=True)]
-        limit, new = SLOW_FACTOR * median_low(sums), ""
+        limit, news = SLOW_FACTOR * median_low(sums), ""
+        max_parts = -(-SLOW_STEPS // MIN_ROUNDS)  # the most that one synchronisation counts
         for rank, host in enumerate(self._hosts):
             if sums[rank] <= limit and rank not in self._slow:
-                self._steps[rank] = 0
+                self._changed_for[rank] = 0
                 continue
             lost = {phase: seconds[rank] - medians[phase] for phase, seconds in phases.items()}
             loses_much = any(lost[phase] > MIN_LOST_SHARE[phase] * part_s for phase in lost)
             is_slow = sums[rank] > limit and loses_much
             differs = is_slow != (rank in self._slow)
-            self._steps[rank] = (self._steps[rank] + min(self._parts, -(-SLOW_STEPS // MIN_ROUNDS))) * differs
-            if self._steps[rank] < SLOW_STEPS:
+            parts = min(self._timed_parts, max_parts)
+            self._changed_for[rank] = self._changed_for[rank] + parts if differs else 0
+            if self._changed_for[rank] < SLOW_STEPS:
                 continue
-            self._steps[rank] = 0
-            if self._slow.pop(rank, None) is None:
+            self._changed_for[rank] = 0
+            if self._slow.pop(rank, None) is None:  # it has become slow, and not normal again
                 phase = max(lost, key=lambda name: lost[name])
                 text = f"{phases[phase][rank]:.2g} s, median of the ranks {medians[phase]:.2g} s"
                 self._slow[rank] = f"rank {rank} on {host}: {phase} of {text}"
-                new = self.says
-        return new
+                news = self.slow_ranks
+        return news
 
 
 def _event() -> Any:
+    """Return an event that the GPU reaches after the work so far."""
     event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call,unused-ignore]
     event.record()
     return event
 
 
 def _mean(begins: list[Any], ends: list[Any]) -> float:
-    """Return the mean of the times between marks, in seconds."""
+    """Return the mean of the times between pairs of marks, in seconds."""
     if isinstance(ends[-1], float):
         return float(sum(ends) - sum(begins)) / len(ends)
     ends[-1].synchronize()
