@@ -46,18 +46,19 @@ from training.processes.world import World
 from training.run.loop import Tally, stand_in, train_step
 from training.run.session import Session
 
-BLOCK_BYTES = 512  # the unit of the allocator
-ATTEND = nn.functional.scaled_dot_product_attention
-CPU = torch.device("cpu")  # torch for CPUs computes no gradients of fake tensors on GPUs
+BLOCK_BYTES = 512  # the unit of torch's allocator on GPUs
+TORCH_ATTENTION = nn.functional.scaled_dot_product_attention
+# The device of the fake tensors, because a torch for CPUs computes no gradients of fake tensors on GPUs.
+CPU = torch.device("cpu")
 
 
-class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
+class MemoryCounter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
     """A context that counts the bytes of all tensors made within it, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call,unused-ignore]
-        self.now = self.peak = 0  # bytes
-        self._known: set[int] = set()  # the addresses of the storages that are counted
+        self.now = self.peak = 0  # the bytes of tensors now, and the most so far
+        self._counted: set[int] = set()  # the addresses of storages
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -67,16 +68,17 @@ class Counter(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-ignore]
         return result
 
     def _count(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage, unless it is counted, until it is freed."""
         address = storage._cdata  # noqa: SLF001 - fake storages have no other address
-        if address not in self._known:  # a view has the storage of another tensor
+        if address not in self._counted:  # a view has the storage of another tensor
             size = -(-storage.nbytes() // BLOCK_BYTES) * BLOCK_BYTES
-            self._known.add(address)
+            self._counted.add(address)
             weakref.finalize(storage, self._free, address, size)
             self.now += size
             self.peak = max(self.peak, self.now)
 
     def _free(self, address: int, size: int) -> None:
-        self._known.discard(address)
+        self._counted.discard(address)
         self.now -= size
 
 
@@ -88,19 +90,20 @@ class BucketedModel(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self._is_apart = model, False  # is_apart: gradients are not moved to buckets
+        self.model, self._skips_buckets = model, False
         for weight in model.parameters():
             if weight.requires_grad:
                 register: Any = weight.register_post_accumulate_grad_hook
                 register(functools.partial(self._fill, torch.empty_like(weight)))
 
     def _fill(self, bucket: torch.Tensor, weight: torch.Tensor) -> None:
-        if not self._is_apart and weight.grad is not None:
+        """Move the gradient of a weight to its bucket."""
+        if not self._skips_buckets and weight.grad is not None:
             weight.grad = bucket.copy_(weight.grad)
 
     def no_sync(self) -> contextlib.AbstractContextManager[object]:
         """Keep the gradients out of the buckets within this context."""
-        return patch.object(self, "_is_apart", new=True)
+        return patch.object(self, "_skips_buckets", new=True)
 
     def forward(self, x_BCHW: torch.Tensor) -> Any:
         """Call the model."""
@@ -121,7 +124,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 mistakes tensors without contents for tensors of torch.compile.
     not_compiling = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
-    with mode, Counter() as counter, not_compiling, patch.multiple(nn.functional, **gpu_functions(config)):
+    with mode, MemoryCounter() as counter, not_compiling, patch.multiple(nn.functional, **gpu_functions(config)):
         session = session_of(config, processes, data, model)
         train_mode(session.training_model)
         tally = Tally(session)
@@ -139,7 +142,7 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
         "images": session.images_at_once,
         "shape": data.shape_CHW,
         "precision": config.precision,
-        # In the first steps cuDNN tries kernels that need much memory, for convolutions of fp32.
+        # For convolutions of fp32, cuDNN tries kernels in the first steps that need much memory.
         "tries_kernels": convolves and config.precision == "fp32" and not config.deterministic,
     }
 
@@ -160,31 +163,31 @@ def session_of(config: Config, processes: int, data: Data, model: nn.Module) -> 
 
 def replace_tensors(model: nn.Module) -> None:
     """Replace weights and buffers by new tensors, which FakeTensorMode makes without contents."""
-    made: dict[int, Any] = {}  # by the id of the old tensor, which may have several names
+    new_by_id: dict[int, Any] = {}  # by the id of the old tensor, which several modules may share
     for module in model.modules():
         for name, weight in module.named_parameters(recurse=False):
             new = nn.Parameter(torch.zeros_like(weight), weight.requires_grad)
-            setattr(module, name, made.setdefault(id(weight), new))
+            setattr(module, name, new_by_id.setdefault(id(weight), new))
         for name, buffer in module.named_buffers(recurse=False):
-            setattr(module, name, made.setdefault(id(buffer), torch.zeros_like(buffer)))
+            setattr(module, name, new_by_id.setdefault(id(buffer), torch.zeros_like(buffer)))
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - as in torch
-    """Return torch.nn.functional.dropout as GPUs compute it, with a mask of a byte for each value."""
+    """Return what torch.nn.functional.dropout returns, made as on GPUs: with a mask of a byte for each value."""
     del inplace
     return torch.native_dropout(x, p, train=True)[0] if training and p else x
 
 
 def attend(query: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
-    """Return the attention in the memory layout of GPUs: (B, L, heads, D) for float32, else as the query."""
+    """Return the attention in the memory layout of GPUs: (B, L, heads, D) for float32, else like the query."""
     # torch's MultiheadAttention copies the float32 result. Source: _scaled_dot_product_efficient_attention
     # and its neighbours in torch/_meta_registrations.py
-    result = ATTEND(query, *others, **options)
+    result = TORCH_ATTENTION(query, *others, **options)
     is_copied = result.dtype == torch.float32
     return result.transpose(1, 2).contiguous().transpose(1, 2) if is_copied else result
 
 
-def in_float32(function: Any) -> Any:
+def with_float32_inputs(function: Any) -> Any:
     """Return the function with float32 inputs, as autocast calls it on GPUs but not on CPUs."""
 
     def called(*inputs: Any, **options: Any) -> Any:
@@ -197,7 +200,7 @@ def gpu_functions(config: Config) -> dict[str, Any]:
     """Return substitutes for functions of torch.nn.functional that keep other tensors on GPUs."""
     # Source of the lists: aten/src/ATen/autocast_mode.h
     upcast = ("layer_norm", "group_norm", "softmax") if config.precision != "fp32" else ()
-    others = {name: in_float32(getattr(nn.functional, name)) for name in upcast}
+    others = {name: with_float32_inputs(getattr(nn.functional, name)) for name in upcast}
     return {"dropout": dropout, "scaled_dot_product_attention": attend, **others}
 
 

@@ -2,8 +2,9 @@
 
 training/preflight.py starts this program on each node, in the training's own runtime, and reads its stdout.
 The program prints lines of JSON after MARK: first the address at which other nodes reach this node, and at
-the end the faults. A line on stdin has the addresses of all nodes. stdin is closed after the last check. A
-check of a GPU or of a folder, and nvidia-smi, may hang. So each is a process of its own with a time limit.
+the end the faults. A line on stdin has the addresses of all nodes. preflight.py
+closes stdin after the last check of all nodes. A check of a GPU or of a folder, and nvidia-smi, may hang.
+Therefore each runs in a process of its own with a time limit.
 The program uses only torch and the standard library.
 """
 
@@ -32,18 +33,21 @@ from subprocess import PIPE
 from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
-MARK = "preflight: "  # before a line of JSON: containers print their own lines
-IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5  # time limits
-MEET_BYTES = 1 << 18  # several frames, so that a switch which drops jumbo frames is noticed
+MARK = "preflight: "  # the start of a line of JSON, because containers print lines of their own
+# Time limits in seconds: import torch, check a GPU or a folder, run nvidia-smi, reach another node.
+IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5
+MEET_BYTES = 1 << 18  # sent between nodes: several frames, so that a switch that drops jumbo frames shows
 MIN_FREE_BYTES = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes in folders that a training uses
-MIN_FOLDER_BYTES, MIN_FOLDER_FILES = 100 << 20, 100  # free bytes and free files in another folder
+MIN_FOLDER_BYTES, MIN_FOLDER_FILES = 100 << 20, 100  # free bytes in other folders, and free files in all
 MAX_USED_SHARE = 0.1  # share of a GPU's memory that contexts of the driver and of this check may use
-MIN_MEMLOCK = 64 << 20  # bytes: RDMA registers more
-BUSY_SHARE = 0.1  # share of a CPU from which a left-over process does harm
-WATCH_S = 0.5  # the shortest measurement of CPU time
-MATRIX_SIZE, TILE_SIZE = 4096, 16  # rows of a matrix, and of its repeated tile
+MIN_MEMLOCK = 64 << 20  # bytes that may be locked; RDMA registers more
+BUSY_SHARE = 0.1  # a left-over process that uses this share of a CPU does harm
+WATCH_S = 0.5  # the shortest time over which CPU time is measured
+MATRIX_SIZE, TILE_SIZE = 4096, 16  # rows of a matrix, and of the tile that it repeats
+# Ends of the names of nvidia-smi's elements about a slow GPU, and the words for them.
 SLOWDOWNS = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
-# remapped_row_pending is not a fault: new work may start on that GPU (NVIDIA, GPU Memory Error Management).
+# nvidia-smi's elements about a broken GPU, and the words for them. remapped_row_pending is not among them: new
+# work may start on such a GPU (NVIDIA, GPU Memory Error Management).
 BROKEN_PARTS = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",
@@ -52,7 +56,7 @@ BROKEN_PARTS = {
 
 
 class Fault(NamedTuple):
-    """A fault of a node: the part, such as "GPU 2" or "/tmp", and its fault as the rest of a sentence."""
+    """A fault of a node: a part such as "GPU 2", and the rest of a sentence such as "does not answer"."""
 
     part: str
     what: str
@@ -62,7 +66,7 @@ class Findings:
     """The findings of a node: its faults, and the checks that could not run, with the reasons."""
 
     def __init__(self) -> None:
-        self.bad: list[Fault] = []
+        self.faults: list[Fault] = []
         self.unchecked: list[Fault] = []
 
 
@@ -88,25 +92,25 @@ def check_node(options: argparse.Namespace) -> None:
     """Check the node, print the findings, and end this process."""
     node, findings = os.environ.get("SLURMD_NODENAME") or socket.gethostname(), Findings()
     pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
-    before, since = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
-    listener = listen(findings)
+    cpu_before, began = {pid: cpu_s(pid) for pid in pids}, time.monotonic()
+    listener = open_listener(findings)
     own_address = [address() or node, listener.getsockname()[1]]
     print_facts({"node": node, "at": own_address, "time": time.time()})
     folders = [*MIN_FREE_BYTES, *([options.path] if options.path else [])]
     with ThreadPoolExecutor(max_workers=len(folders) + 1) as pool:
-        facts = {path: pool.submit(run_limited, ["--folder", path], FOLDER_S) for path in folders}
-        gpus = pool.submit(check_gpus, options.gpus, findings, shared=options.shared)
+        folder_checks = {path: pool.submit(run_limited, ["--folder", path], FOLDER_S) for path in folders}
+        gpu_check = pool.submit(check_gpus, options.gpus, findings, shared=options.shared)
         check_interfaces(os.environ, findings)
         lost = meet(node, findings)
-        for path, check in facts.items():
-            findings.bad += folder_faults(path, *check.result())
-        gpus.result()
-    time.sleep(max(0.0, since + WATCH_S - time.monotonic()))
-    left = [*left_over(before, BUSY_SHARE * (time.monotonic() - since))]
+        for path, check in folder_checks.items():
+            findings.faults += folder_faults(path, *check.result())
+        gpu_check.result()
+    time.sleep(max(0.0, began + WATCH_S - time.monotonic()))
+    left = [*left_over_processes(cpu_before, BUSY_SHARE * (time.monotonic() - began))]
     print_facts(
-        {"node": node, "lost": lost, "left": left, "bad": findings.bad, "unchecked": findings.unchecked}
+        {"node": node, "lost": lost, "left": left, "bad": findings.faults, "unchecked": findings.unchecked}
     )
-    select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # other nodes may still connect
+    select.select([sys.stdin], [], [], IMPORT_S + GPU_S)  # until stdin ends: other nodes may still connect
     os._exit(0)  # a child that hangs in the kernel must not hold this process
 
 
@@ -118,9 +122,8 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 def run_limited(args: list[str], limit_s: float) -> tuple[int | None, str]:
     """Run a program for at most `limit_s` seconds; return its exit status and its output.
 
-    If `args` begin with an option, they are the options of this program.
-
-    The exit status is None if the program did not end in time.
+    If `args` begin with an option, the program is this file with these options. The exit status is None if
+    the program did not end in time.
     """
     command = [sys.executable, __file__, *args] if args[0].startswith("--") else args
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=PIPE, stderr=PIPE, text=True)
@@ -144,33 +147,33 @@ def check_gpus(count: int, findings: Findings, *, shared: bool) -> None:
     if not count:
         findings.unchecked.append(Fault("GPUs", "the job has none"))
         return
-    before = read_smi(findings)
+    smi_gpus = read_smi(findings)
     with ThreadPoolExecutor(max_workers=count) as pool:
         checks = pool.map(lambda gpu: run_limited(["--gpu", str(gpu)], IMPORT_S + GPU_S), range(count))
         for gpu, (status, text) in enumerate(checks):
             part, facts = f"GPU {gpu}", last_object(text)
-            findings.bad += gpu_faults(part, status, text, facts, shared=shared)
+            findings.faults += gpu_faults(part, status, text, facts, shared=shared)
             uuid = str(facts.get("uuid", ""))
-            known = [element for element in before if uuid and uuid in (element.findtext("uuid") or "")]
-            if not known and len(before) == count and not uuid:
-                known = [before[gpu]]
-            for element in known:
-                findings.bad += [Fault(part, what) for what in smi_faults(element, shared=shared)]
+            matching = [element for element in smi_gpus if uuid and uuid in (element.findtext("uuid") or "")]
+            if not uuid and len(smi_gpus) == count:  # an older torch gives no uuid
+                matching = [smi_gpus[gpu]]
+            for element in matching:
+                findings.faults += [Fault(part, what) for what in smi_faults(element, shared=shared)]
 
 
 def gpu_faults(
     part: str, status: int | None, text: str, facts: Mapping[str, Any], *, shared: bool
 ) -> Iterator[Fault]:
     """Yield the faults that the check of a GPU shows; `facts` are empty if the check did not finish."""
-    last = (text.strip().splitlines() or [""])[-1][:300]
+    last_line = (text.strip().splitlines() or [""])[-1][:300]
     if not text.startswith("imported") and status is None:
         yield Fault("torch", f"was not imported within {IMPORT_S + GPU_S} s")
     elif not text.startswith("imported"):
-        yield Fault("torch", f"can't be imported: {last}")
+        yield Fault("torch", f"can't be imported: {last_line}")
     elif status is None or status == -signal.SIGALRM:
         yield Fault(part, f"does not answer within {GPU_S} s")
     elif not facts:
-        yield Fault(part, f"ended the check with {status}: {last}")
+        yield Fault(part, f"ended the check with {status}: {last_line}")
     elif facts.get("wrong"):
         yield Fault(str(facts.get("part", part)), str(facts["wrong"]))
     elif not shared and not facts["integrated"] and facts["free"] < (1 - MAX_USED_SHARE) * facts["total"]:
@@ -192,7 +195,7 @@ def check_gpu(gpu: int) -> None:
         try:
             properties = torch.cuda.get_device_properties(gpu)
             facts["uuid"] = str(getattr(properties, "uuid", ""))
-            facts["integrated"] = bool(getattr(properties, "is_integrated", False))  # memory of the CPUs
+            facts["integrated"] = bool(getattr(properties, "is_integrated", False))  # it uses the memory of the CPUs
             facts["free"], facts["total"] = torch.cuda.mem_get_info(gpu)
             facts["wrong"] = wrong_products(torch, f"cuda:{gpu}") or bad_pages(properties)
         except RuntimeError as error:
@@ -209,17 +212,17 @@ def wrong_products(torch: Any, device: str) -> str:
     additions is exact.
     """
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
-    span, times = range(TILE_SIZE), MATRIX_SIZE // TILE_SIZE
+    span, repeats = range(TILE_SIZE), MATRIX_SIZE // TILE_SIZE
     first = [[(3 * row + 4 * column) % 5 - 2 for column in span] for row in span]
     second = [[(2 * row + row * column) % 5 - 2 for column in span] for row in span]
     tile = [[sum(first[row][k] * second[k][column] for k in span) for column in span] for row in span]
     for precision in (torch.float32, torch.float16, torch.float64):
         left, right, product = (
-            torch.tensor(matrix, dtype=precision).to(device).repeat(times, times)
+            torch.tensor(matrix, dtype=precision).to(device).repeat(repeats, repeats)
             for matrix in (first, second, tile)
         )
         for _ in range(4):
-            wrong = int((left @ right != product * times).sum())
+            wrong = int((left @ right != product * repeats).sum())
             if wrong:
                 return f"computes wrong: {wrong} of {MATRIX_SIZE**2} numbers of a {precision} product"
     return ""
@@ -232,8 +235,8 @@ def bad_pages(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> 
     driver could not exclude the page (the kernel's documentation, AMDGPU RAS sysfs gpu_vram_bad_pages
     Interface).
     """
-    place = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
-    path = devices / "{:04x}:{:02x}:{:02x}.0".format(*place) / "ras/gpu_vram_bad_pages"
+    pci_address = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
+    path = devices / "{:04x}:{:02x}:{:02x}.0".format(*pci_address) / "ras/gpu_vram_bad_pages"
     count = sum(line.endswith(": F") for line in read_word(path).splitlines())
     return f"bad pages of its memory can't be left out: {count}" if count else ""
 
@@ -252,7 +255,10 @@ def read_smi(findings: Findings) -> list[ET.Element]:
 
 
 def smi_faults(gpu: ET.Element, *, shared: bool) -> Iterator[str]:
-    """Yield the faults that the driver reports for a GPU, if they need a reset or a repair."""
+    """Yield the faults that the driver reports for a GPU.
+
+    The GPU is broken or slowed down, or unless it is `shared`, a process of another job uses it.
+    """
     for path, what in BROKEN_PARTS.items():
         if (gpu.findtext(path) or "") == "Yes":
             yield what
@@ -280,7 +286,7 @@ def folder_facts(path: Path) -> dict[str, Any]:
             written.write(data)
             written.flush()
             os.fsync(written.fileno())
-        same = file.read_bytes() == data
+        is_same = file.read_bytes() == data
         room = os.statvfs(path)
     except OSError as error:
         return {"wrong": f"can't be written: {error.strerror}"}
@@ -288,24 +294,24 @@ def folder_facts(path: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             file.unlink()
     files = room.f_favail if room.f_files else None  # file systems without a limit report 0
-    wrong = "" if same else "holds other data than was written"
+    wrong = "" if is_same else "holds other data than was written"
     return {"wrong": wrong, "free": room.f_bavail * room.f_frsize, "files": files}
 
 
 def folder_faults(path: str, status: int | None, text: str) -> Iterator[Fault]:
     """Yield the faults of a folder, by the status and the output of its check."""
-    facts, least = last_object(text), MIN_FREE_BYTES.get(path, MIN_FOLDER_BYTES)
+    facts, min_bytes = last_object(text), MIN_FREE_BYTES.get(path, MIN_FOLDER_BYTES)
     if status is None:
         yield Fault(path, f"does not answer within {FOLDER_S} s")
     elif facts.get("wrong"):
-        yield Fault(path, str(facts["wrong"]) + own_files(path))
-    elif facts and facts["free"] < least:
-        yield Fault(path, f"only {facts['free'] >> 20} MiB are free{own_files(path)}")
+        yield Fault(path, str(facts["wrong"]) + clause_about_own_files(path))
+    elif facts and facts["free"] < min_bytes:
+        yield Fault(path, f"only {facts['free'] >> 20} MiB are free{clause_about_own_files(path)}")
     elif facts and facts["files"] is not None and facts["files"] < MIN_FOLDER_FILES:
         yield Fault(path, f"has room for {facts['files']} more files only")
 
 
-def own_files(path: str) -> str:
+def clause_about_own_files(path: str) -> str:
     """Return a clause about the files of this user's earlier jobs in a full /dev/shm, or ""."""
     total = 0
     with contextlib.suppress(OSError):
@@ -319,42 +325,43 @@ def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
     """Check the interfaces that the job names for NCCL and Gloo, and the conditions of RDMA."""
     known = [name for _, name in socket.if_nameindex()]
     for name in sorted(named_interfaces(environ)):
-        fitting = [name] if name in known else [other for other in known if other.startswith(name)]
-        if not fitting:
-            findings.bad.append(Fault(f"interface {name}", "is not there"))
-        elif not any(map(is_up, fitting)):
-            findings.bad.append(Fault(f"interface {name}", "is down"))
+        matching = [name] if name in known else [other for other in known if other.startswith(name)]
+        if not matching:
+            findings.faults.append(Fault(f"interface {name}", "is not there"))
+        elif not any(map(is_up, matching)):
+            findings.faults.append(Fault(f"interface {name}", "is down"))
     devices = Path("/sys/class/infiniband")
     for name in environ.get("NCCL_IB_HCA", "").lstrip("=").split(","):
         states = devices.glob(f"{name.partition(':')[0]}/ports/*/state")
-        ports = [*states] if name[:1] not in ("", "^") else []
+        ports = [*states] if name[:1] not in ("", "^") else []  # ^ excludes the devices that it names
         if ports and not any("ACTIVE" in read_word(port) for port in ports):
-            findings.bad.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
+            findings.faults.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if devices.is_dir() and any(devices.iterdir()) and 0 <= limit < MIN_MEMLOCK:
-        findings.bad.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
+        findings.faults.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
 
 
 def named_interfaces(environ: Mapping[str, str]) -> set[str]:
     """Return the interfaces that the job names; NCCL also accepts the start of an interface's name."""
     texts = [environ.get(name, "") for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")]
+    # A text with ^ names the interfaces to exclude, and one with = exact names.
     return {name for text in texts if text[:1] != "^" for name in text.lstrip("=").split(",") if name}
 
 
 def address() -> str:
     """Return the IPv4 address of an interface that the job names; "" without one."""
-    answers = (kernel_answer(name, 0x8915) for name in sorted(named_interfaces(os.environ)))  # SIOCGIFADDR
+    answers = (ask_kernel(name, 0x8915) for name in sorted(named_interfaces(os.environ)))  # SIOCGIFADDR
     return next((socket.inet_ntoa(answer[20:24]) for answer in answers if answer), "")
 
 
 def is_up(name: str) -> bool:
     """Return whether an interface is up and has a link (netdevice(7))."""
-    answer = kernel_answer(name, 0x8913)  # SIOCGIFFLAGS; /sys may show another network namespace
+    answer = ask_kernel(name, 0x8913)  # SIOCGIFFLAGS; /sys may show another network namespace
     flags = struct.unpack("H", answer[16:18])[0] if answer else 0
     return bool(flags & 0x1 and flags & 0x40)  # IFF_UP, IFF_RUNNING
 
 
-def kernel_answer(interface: str, request: int) -> bytes:
+def ask_kernel(interface: str, request: int) -> bytes:
     """Return the kernel's answer to a request (ioctl) about an interface; empty without that interface."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         return fcntl.ioctl(probe, request, struct.pack("256s", interface[:15].encode()))
@@ -368,18 +375,21 @@ def read_word(path: Path) -> str:
     return "?"
 
 
-def listen(findings: Findings) -> socket.socket:
-    """Listen, and serve in a thread. The first node uses the job's port, and the other nodes any port."""
+def open_listener(findings: Findings) -> socket.socket:
+    """Return a socket that serves other nodes in a thread.
+
+    The first node uses the job's MASTER_PORT, and the other nodes any port.
+    """
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    first = os.environ.get("SLURM_NODEID", "0") == "0"
-    port = int(os.environ.get("MASTER_PORT", "0") or 0) if first else 0
+    is_first = os.environ.get("SLURM_NODEID", "0") == "0"
+    port = int(os.environ.get("MASTER_PORT", "0") or 0) if is_first else 0
     try:
         listener.bind(("", port))
     except OSError as error:
-        findings.bad.append(Fault(f"port {port}", f"can't be used: {error.strerror}"))
+        findings.faults.append(Fault(f"port {port}", f"can't be used: {error.strerror}"))
         listener.bind(("", 0))
-    listener.listen(64)
+    listener.open_listener(64)
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
     return listener
 
@@ -396,26 +406,29 @@ def serve(listener: socket.socket) -> None:
 
 
 def meet(node: str, findings: Findings) -> list[str]:
-    """Connect to the next two nodes of the ring; return the nodes that do not answer."""
+    """Connect to the two neighbours of this node in the ring; return those that do not answer.
+
+    The line on stdin has the addresses of all nodes.
+    """
     line = ""
     if select.select([sys.stdin], [], [], IMPORT_S + GPU_S)[0]:
         line = sys.stdin.readline()
-    places = last_object(line)
-    if node not in places:
+    addresses = last_object(line)
+    if node not in addresses:
         findings.unchecked.append(Fault("network", "the other nodes are not known here"))
         return []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        tries = {other: pool.submit(reaches, *places[other]) for other in targets(node, sorted(places))}
+        tries = {other: pool.submit(can_reach, *addresses[other]) for other in ring_neighbours(node, sorted(addresses))}
     return [other for other, reached in tries.items() if not reached.result()]
 
 
-def targets(node: str, nodes: list[str]) -> list[str]:
+def ring_neighbours(node: str, nodes: list[str]) -> list[str]:
     """Return the two nodes that follow a node in the ring of all nodes."""
-    place = nodes.index(node)
-    return sorted({nodes[(place + step) % len(nodes)] for step in (1, 2)} - {node})
+    index = nodes.index(node)
+    return sorted({nodes[(index + step) % len(nodes)] for step in (1, 2)} - {node})
 
 
-def reaches(host: str, port: int) -> bool:
+def can_reach(host: str, port: int) -> bool:
     """Return whether another node answers at the first or the second try."""
     for _ in range(2):
         with contextlib.suppress(OSError), socket.create_connection((host, port), MEET_S) as connection:
@@ -425,16 +438,16 @@ def reaches(host: str, port: int) -> bool:
     return False
 
 
-def left_over(before: Mapping[int, float], least: float) -> Iterator[tuple[int, str, str]]:
+def left_over_processes(cpu_before: Mapping[int, float], min_cpu_s: float) -> Iterator[tuple[int, str, str]]:
     """Yield the pid, the job and the name of each process of the user's other jobs that used much CPU time.
 
-    `before` has the CPU times at the beginning of the check. A process must have used more than `least`
-    seconds.
+    `cpu_before` has the CPU times at the beginning of the check. A process must have used more than `min_cpu_s`
+    seconds since then.
     """
     job = os.environ.get("SLURM_JOB_ID", "").encode()
-    for pid, used in before.items():
+    for pid, used_before in cpu_before.items():
         with contextlib.suppress(OSError, ValueError):
-            if Path(f"/proc/{pid}").stat().st_uid == os.getuid() and cpu_s(pid) - used > least:
+            if Path(f"/proc/{pid}").stat().st_uid == os.getuid() and cpu_s(pid) - used_before > min_cpu_s:
                 environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
                 jobs = [line[13:] for line in environ if line.startswith(b"SLURM_JOB_ID=")]
                 if jobs and jobs[0] != job:

@@ -1,12 +1,12 @@
 """The check of all nodes before a training: `python3 .../training/preflight.py FOLDER [OPTIONS] -- COMMAND`.
 
-COMMAND starts Python like the training's command: by srun, and in the job's container. COMMAND runs node.py
-once on each node. FOLDER is the run folder. This program gathers the answers of the nodes, prints them, and
+COMMAND starts Python as the training's command does: by srun, and in the job's container. It runs node.py once
+on each node. FOLDER is the run folder. This program gathers the answers of the nodes, prints them, and
 writes preflight.json into FOLDER. The exit status is 0 if the training may begin, BAD_NODE if some nodes are
 unfit, and 1 if all nodes have the same fault or the check itself did not run.
 
-Without COMMAND, `--exclude JOB` requeues a job that hung. If the other ranks waited twice for a rank on the
-same node, the job excludes that node.
+Without COMMAND, `--exclude JOB` requeues a job that hung. If the other ranks waited for a rank on the
+same node in two hangs, the job excludes that node.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if __name__ == "__main__":  # started as a file: import the package around it, w
 
 from training.errors import BAD_NODE, DONE, FAILED, UserError, complain, one_line
 from training.files import parse, read_small, replace
-from training.node import MARK, Fault, targets
+from training.node import MARK, Fault, ring_neighbours
 from training.processes.hang import ODD_NODES_FILE
 
 RECORD = "preflight.json"  # the file in the run folder
-FIRST_ANSWER_S = 900  # limit for the first answer
-SILENCE_S = 240  # limit for the other nodes after the first answer
+FIRST_ANSWER_S = 900  # time limit for the first answer
+SILENCE_S = 240  # time limit for all other nodes, from the first answer on
 TELL_S = 60  # seconds between two lines about the nodes that have not answered
-END_S = 10  # limit for the tasks to end after all nodes have answered
+END_S = 10  # time limit for the tasks to end after all nodes have answered
 ALL_NODES = "all nodes"
-CLOCK_S = 60  # how much a node's clock may differ from the other clocks
-MAX_EXCLUDING_STARTS = 2  # starts of a job that may exclude nodes
-# Parts that belong to one node, unless several nodes all report the same fault in the same words. Other parts
-# are shared by the nodes, so a fault that all nodes report is not a fault of a single node.
+CLOCK_S = 60  # seconds by which a node's clock may differ from the median
+MAX_EXCLUDING_STARTS = 2  # starts of a job that may exclude nodes, and nodes that its hangs may exclude
+# Starts of the names of parts that belong to one node. If all nodes report a fault of another part, such as
+# torch, no node is to blame. For these parts, that is true only if the faults have the same words.
 NODE_PARTS = ("GPU ", "/dev/shm", "/tmp", "port ", "clock", "left over")  # noqa: S108
-# srun's messages about a task or a node that failed.
-_FAILED = re.compile(
+# srun's messages about a task or a node that failed, such as "srun: error: n3: task 3: Killed".
+_SRUN_FAILURE = re.compile(
     r"srun: error: (?:(\S+): tasks? \S+: (.+)|.*(?:ailure|failed) on (?:node )?([\w.-]+)(.*))"
 )
 
@@ -61,11 +61,11 @@ _FAILED = re.compile(
 class Answers:
     """The answers of the nodes and the messages of srun."""
 
-    places: dict[str, Any] = field(default_factory=dict)  # by node: its address for other nodes
+    places: dict[str, Any] = field(default_factory=dict)  # by node: its host and port for other nodes
     ends: dict[str, dict[str, Any]] = field(default_factory=dict)  # by node: its last line, with the findings
     ahead: dict[str, float] = field(default_factory=dict)  # by node: how far its clock is ahead, in seconds
     failed: dict[str, str] = field(default_factory=dict)  # by node: srun's message about the failure
-    messages: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)  # lines of srun, the container and Python
     late: bool = False  # whether the time limit was reached
 
     def add(self, line: str, now: float) -> None:
@@ -78,7 +78,7 @@ class Answers:
             self.ends[node] = facts
         else:
             self.messages.append(line)
-            match = _FAILED.match(line)
+            match = _SRUN_FAILURE.match(line)
             if match:
                 message = match[2] or (match[4] or "").strip(" :") or "the node has failed"
                 self.failed.setdefault(match[1] or match[3], message)
@@ -86,37 +86,37 @@ class Answers:
 
 def main(argv: list[str]) -> int:
     """Check the nodes, or requeue a job that hung; return the exit status."""
-    split = argv.index("--") if "--" in argv else len(argv)
+    command_at = argv.index("--") if "--" in argv else len(argv)
     parser = argparse.ArgumentParser(prog="preflight.py", usage="%(prog)s FOLDER [OPTIONS] -- COMMAND")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpus", default="0", help="GPUs of a task")
     parser.add_argument("--shared", action="store_true", help="other jobs may use the GPUs too")
     parser.add_argument("--exclude", metavar="JOB", default="", help="requeue the job without bad nodes")
-    given = parser.parse_args(argv[:split])
+    arguments = parser.parse_args(argv[:command_at])
     job, began = os.environ.get("SLURM_JOB_ID", ""), time.time()
-    if split == len(argv):
-        return DONE if requeue(given.exclude, job, hung_twice(given.folder, job)) else FAILED
+    if command_at == len(argv):
+        return DONE if requeue(arguments.exclude, job, hung_twice(arguments.folder, job)) else FAILED
     nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     nodes = nodes or [socket.gethostname()]
-    options = ["--gpus", given.gpus, *(["--shared"] if given.shared else []), str(given.folder.resolve())]
-    answers = gather(argv[split + 1 :], options, nodes)
+    options = ["--gpus", arguments.gpus, *(["--shared"] if arguments.shared else []), str(arguments.folder.resolve())]
+    answers = gather(argv[command_at + 1 :], options, nodes)
     running = output_of("squeue", "--noheader", "--me", "--format=%A").split()
     faults = judge(nodes, answers, running if job in running else None)
-    bad = [node for node in faults if node]
+    unfit = [node for node in faults if node]
     seconds = round(time.time() - began, 1)
     report(nodes, faults, answers, f"{seconds:.0f} s")
     facts = {"job": job, "time": round(began), "seconds": seconds, "nodes": nodes, "faults": faults}
-    excluded = excluded_before(given.folder, job)
-    if bad and given.exclude and len(excluded) >= MAX_EXCLUDING_STARTS:
+    excluded = excluded_before(arguments.folder, job)
+    if unfit and arguments.exclude and len(excluded) >= MAX_EXCLUDING_STARTS:
         complain(f"preflight: {MAX_EXCLUDING_STARTS} starts have left nodes out: not again")
-    elif bad and given.exclude and requeue(given.exclude, job, bad):
-        excluded = [*excluded, bad]
+    elif unfit and arguments.exclude and requeue(arguments.exclude, job, unfit):
+        excluded = [*excluded, unfit]
     try:
         text = json.dumps({**facts, "excluded": excluded})
-        replace(given.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
+        replace(arguments.folder / RECORD, lambda file: file.write(f"{text}\n".encode()))
     except OSError as error:
-        complain(f"preflight: can't write {given.folder / RECORD}: {one_line(error)}")
-    return BAD_NODE if bad else FAILED if faults else DONE
+        complain(f"preflight: can't write {arguments.folder / RECORD}: {one_line(error)}")
+    return BAD_NODE if unfit else FAILED if faults else DONE
 
 
 def output_of(*command: str) -> str:
@@ -154,6 +154,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
             answers.add(line or "", time.time())
         if answers.places:
             deadline = min(deadline, time.monotonic() + SILENCE_S)
+        # When the addresses of all nodes are known, the nodes get them, and connect to each other.
         if len({*answers.places, *answers.failed}) == len(nodes) and not is_informed:
             is_informed = True
             with contextlib.suppress(OSError):  # a task has ended
@@ -195,21 +196,22 @@ def judge(nodes: Sequence[str], answers: Answers, running: Sequence[str] | None)
     `running` lists the user's running jobs; None if Slurm did not answer.
     """
     faults = {node: [*_node_faults(node, answers, running)] for node in nodes}
-    common: list[Fault] = []
+    common: list[Fault] = []  # faults of all nodes
     silent = [node for node in nodes if node not in answers.ends and node not in answers.failed]
     if silent and not (answers.late and answers.ends):
         last = (answers.messages or ["no message"])[-1]
         common.append(Fault("start", f"the check ended before {', '.join(silent)} had answered: {last}"))
-    for node, what in unreached(answers):
+    for node, what in unreachable_nodes(answers):
         (faults[node] if node else common).append(Fault("network", what))
-    ended = [node for node in nodes if node in answers.ends] or nodes
-    parts = set.intersection(*({fault.part for fault in faults[node]} for node in ended))
-    same = set.intersection(*({*faults[node]} for node in ended)) if len(ended) > 1 else set()
+    checked = [node for node in nodes if node in answers.ends] or nodes
+    common_parts = set.intersection(*({fault.part for fault in faults[node]} for node in checked))
+    same_words = set.intersection(*({*faults[node]} for node in checked)) if len(checked) > 1 else set()
 
     def is_common(fault: Fault) -> bool:
-        return fault in same or (fault.part in parts and not fault.part.startswith(NODE_PARTS))
+        is_node_part = fault.part.startswith(NODE_PARTS)
+        return fault in same_words or (fault.part in common_parts and not is_node_part)
 
-    common += [fault for fault in faults[ended[0]] if is_common(fault)]
+    common += [fault for fault in faults[checked[0]] if is_common(fault)]
     own = {node: [fault for fault in faults[node] if not is_common(fault)] for node in faults}
     by_node = {"": common, **own}
     return {node: list(dict.fromkeys(by_node[node])) for node in by_node if by_node[node]}
@@ -233,37 +235,38 @@ def _node_faults(node: str, answers: Answers, running: Sequence[str] | None) -> 
             yield Fault("left over", f"process {pid} ({name}) of job {job} keeps a CPU busy")
 
 
-def unreached(answers: Answers) -> Iterator[tuple[str, str]]:
+def unreachable_nodes(answers: Answers) -> Iterator[tuple[str, str]]:
     """Yield each node that the others do not reach, or that does not reach them, with the fault.
 
     The node is "" if it is not clear which of two nodes has the fault.
     """
     ring = sorted(answers.places)
-    tried = {(node, other) for node in ring if node in answers.ends for other in targets(node, ring)}
+    tried = {(node, other) for node in ring if node in answers.ends for other in ring_neighbours(node, ring)}
+    # The pairs of `tried` in which the first node did not reach the second.
     lost = {(node, other) for node, other in tried if other in answers.ends[node]["lost"]}
-    named = set()
+    blamed = set()
     for node in ring:
         for side, verb in ((1, "is not reached by"), (0, "does not reach")):
             ways = {way for way in tried if way[side] == node}
-            if len(ways) > 1 and ways <= lost and node not in named:
-                named.add(node)
+            if len(ways) > 1 and ways <= lost and node not in blamed:
+                blamed.add(node)
                 yield node, f"{verb} {', '.join(sorted(way[1 - side] for way in ways))}"
     for node, other in sorted(lost):
-        if not {node, other} & named:
+        if not {node, other} & blamed:
             yield "", f"{node} does not reach {other}"
 
 
 # --- The report, and the requeue ---
 
 
-def report(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, took: str) -> None:
+def report(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, duration: str) -> None:
     """Print the verdict, the checks that could not run, and the faults with their fixes."""
     bad = [node for node in faults if node]
     count = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
     verdict = "not ready" if faults else "ready"
     if bad:
         verdict = f"{', '.join(bad)}: not fit"
-    print(f"Preflight of {count} in {took}: {verdict}", flush=True)
+    print(f"Preflight of {count} in {duration}: {verdict}", flush=True)
     unchecked = {tuple(fault) for end in answers.ends.values() for fault in end["unchecked"]}
     for part, what in sorted(unchecked):
         print(f"  not checked: {part}: {what}", flush=True)
@@ -289,7 +292,10 @@ def excluded_before(folder: Path, job: str) -> list[list[str]]:
 
 
 def hung_twice(folder: Path, job: str) -> list[str]:
-    """Return a few nodes at most: in two hangs of this job, the other ranks waited for a rank of the node."""
+    """Return the nodes for whose ranks the other ranks waited in two hangs of this job.
+
+    The result has at most MAX_EXCLUDING_STARTS nodes.
+    """
     with contextlib.suppress(OSError):
         ends = [line.split() for line in read_small(folder / ODD_NODES_FILE).decode(errors="replace").splitlines()]
         counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
@@ -300,15 +306,15 @@ def hung_twice(folder: Path, job: str) -> list[str]:
 def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
     """Requeue the job without the nodes `bad`; return whether Slurm accepted the requeue.
 
-    `task` is the job's name for scontrol, which in an array is not `job`.
+    `task` is the job's id for scontrol, such as 17_3 for a task of an array, whose `job` differs.
     """
-    known = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
-    names = ",".join([*([known[1]] if known else []), *bad])
+    excluded = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
+    names = ",".join([*([excluded[1]] if excluded else []), *bad])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends this start by SIGTERM; the script ignores it
     update = [["update", f"jobid={task}", f"excnodelist={names}"]] if bad else []
-    for command in (["requeue", task], *update):
+    for command in (["requeue", task], *update):  # an update works only after the job is back in the queue
         done = subprocess.run(["scontrol", *command], capture_output=True, text=True, check=False)
-        if done.returncode:  # an update works only after the job is back in the queue
+        if done.returncode:
             complain(f"can't {f'leave {names} out' if bad else 'requeue'}: {done.stderr.strip()}")
             return False
     if bad:

@@ -19,13 +19,14 @@ import sys
 import time
 from collections.abc import Iterable
 
-MAX_BYTES = 64 << 20  # bytes at the end of the log that are read
-CLOCKS_S = 300  # seconds by which the clock of a file server may differ
-MIN_STEPS = 3  # steps that both starts must have printed
-LONGER_FACTOR = 1.25  # with so many times the steps, a start may have saved more than the start before
-# Lines that the job script prints.
+MAX_BYTES = 64 << 20  # the most that is read, at the end of the log
+CLOCK_S = 300  # seconds by which the clock of a file server may differ
+MIN_STEPS = 3  # both starts must have printed so many steps
+LONGER_FACTOR = 1.25  # a start with more than so many times the steps may have come further than the one before
+# Lines that the job script prints at the start, and before a restart.
 START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")
 REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")
+# Such as "Epoch 3" or "step: 120" in a line of the trainer.
 STEP = re.compile(rb"(?<![a-z_])(epoch|step|iter|iteration)(?![a-z_])[^\w]{0,4}(\d[\d.]*)", re.IGNORECASE)
 
 
@@ -40,15 +41,18 @@ def repeated_steps(log: Iterable[bytes]) -> str:
     if len(starts) < 3 or not any(map(REQUEUED.match, starts[-2])):
         return ""
     before, last = _steps(starts[-2]), _steps(starts[-1])
-    count = min(len(before), len(last)) - 1  # the last line may have been cut
+    count = min(len(before), len(last)) - 1  # without the last line, which may have been cut
     is_same = count >= MIN_STEPS and before[:count] == last[:count]
     return ", ".join(last[:MIN_STEPS]) if is_same and len(last) <= LONGER_FACTOR * len(before) else ""
 
 
 def _steps(lines: Iterable[bytes]) -> list[str]:
-    """Return the epochs and steps that a start printed, each once; [] if it printed its first step again."""
+    """Return the epochs and steps that a start printed, each once, such as "epoch 1 step 20".
+
+    The result is [] if the start printed its first step again, because its steps then show no progress.
+    """
     steps: dict[str, None] = {}
-    for part in b"\r".join(lines).split(b"\r"):
+    for part in b"\r".join(lines).split(b"\r"):  # the parts of a progress bar are lines too
         step = b" ".join(map(b" ".join, STEP.findall(part))).decode().lower()
         if len(steps) > MIN_STEPS and step == next(iter(steps)):
             return []
@@ -67,11 +71,11 @@ def main(argv: list[str]) -> int:
             log.seek(max(0, status.st_size - MAX_BYTES))
             repeated = repeated_steps(log)
     newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
-    is_saved = newest > time.time() - float(seconds) - CLOCKS_S
+    has_saved = newest > time.time() - float(seconds) - CLOCK_S
     if repeated:
         what = f"this start has trained the same as the one before ({repeated}, ...)"
         fix = "load the newest checkpoint when the trainer starts"
-    elif int(restarts) and checkpoints and not is_saved:
+    elif int(restarts) and checkpoints and not has_saved:
         what = f"this start has left no newer checkpoint ({checkpoints[-1]})"
         fix = "save more often than jobs end, or correct `checkpoint` in the job file"
     else:

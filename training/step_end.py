@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import IO
 
 POLL_S = 5.0  # seconds between two looks at the log
-AFTER_KILL_WAIT_S = 10.0  # seconds after KillWait in which the tasks that got SIGKILL end
+AFTER_KILL_WAIT_S = 10.0  # tasks that got SIGKILL have ended so many seconds after KillWait
 # 22.05: "srun: launch/slurm: _step_signal: Terminating StepId=5.0"; 26.05: "srun: Terminating StepId=5.0".
 # The message may follow a progress bar, which has no line break at its end.
 TERMINATING = re.compile(rb"srun: (?:[\w/]+: )*Terminating (?:StepId=|job step )(\d+)(\.\d+)$", re.MULTILINE)
-MAX_BYTES = 1 << 24  # bytes of one read
+MAX_BYTES = 1 << 24  # of one read of the log
 
 
 def main() -> int:
@@ -33,9 +33,9 @@ def main() -> int:
     script, job, log = os.getppid(), os.environ.get("SLURM_JOB_ID", ""), Path("/proc/self/fd/2")
     if not job or not log.is_file():
         return 0
-    position, wait_s = log.stat().st_size, None
-    since: dict[str, float] = {}  # by step: the time of srun's line
-    # by action: the seconds after KillWait
+    position, wait_s = log.stat().st_size, None  # wait_s: KillWait, in which tasks may save
+    since: dict[str, float] = {}  # by Slurm step: the time of srun's line
+    # The actions on a step that remains, and the seconds after KillWait.
     actions = {kill: AFTER_KILL_WAIT_S, end_srun: 2 * AFTER_KILL_WAIT_S}
     finished: set[tuple[str, object]] = set()
     with log.open("rb") as lines:
@@ -44,7 +44,7 @@ def main() -> int:
             position, steps = ended_steps(lines, position, job)
             for step in steps:
                 since.setdefault(step, time.monotonic())
-            if since and wait_s is None:  # the tasks may need this time to save
+            if since and wait_s is None:
                 wait_s = kill_wait_s()
             for step, (action, later_s) in itertools.product(since, actions.items()):
                 is_due = wait_s is not None and time.monotonic() > since[step] + wait_s + later_s
@@ -58,9 +58,10 @@ def ended_steps(lines: IO[bytes], position: int, job: str) -> tuple[int, list[st
     """Read a log from a position on; return the new position, and the job's steps whose tasks srun ended."""
     lines.seek(position)
     text = lines.read(MAX_BYTES)
-    whole = text.rfind(b"\n") + 1 or (len(text) if len(text) == MAX_BYTES else 0)
-    ended = [(number.decode(), step.decode()) for number, step in TERMINATING.findall(text[:whole])]
-    return position + whole, [number + step for number, step in ended if number == job]
+    # The rest after the last line break is read again, unless there is a line as long as MAX_BYTES.
+    length = text.rfind(b"\n") + 1 or (len(text) if len(text) == MAX_BYTES else 0)
+    ended = [(job_id.decode(), step.decode()) for job_id, step in TERMINATING.findall(text[:length])]
+    return position + length, [job_id + step for job_id, step in ended if job_id == job]
 
 
 def kill_wait_s() -> float | None:

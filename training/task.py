@@ -25,7 +25,7 @@ from training.processes import spawn, stacks
 from training.processes.jobscript import leave_status, refuse
 from training.processes.ranks import MEETING, detect, tasks
 
-RANK_NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 
 def main(argv: list[str]) -> int:
@@ -38,13 +38,13 @@ def main(argv: list[str]) -> int:
     text = "srun, mpi: one rank per task; spawn: the trainer starts its own processes; none: one process"
     parser.add_argument("--launcher", choices=("srun", "mpi", "spawn", "none"), default="srun", help=text)
     parser.add_argument("trainer", nargs="+", metavar="TRAINER")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     try:
-        environment = environment_of_task(os.environ, given.launcher)
+        environment = environment_of_task(os.environ, options.launcher)
     except UserError as error:
         return refuse(error)
-    command = [sys.executable, *given.trainer]
-    if given.launcher == "none":  # the trainer replaces this process
+    command = [sys.executable, *options.trainer]
+    if options.launcher == "none":  # the trainer replaces this process
         os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
     status = spawn.start([(command, environment)], unblocks_signals=False)
     if status == 128 + signal.SIGTERM:
@@ -57,9 +57,10 @@ def main(argv: list[str]) -> int:
 def environment_of_task(environ: Mapping[str, str], launcher: str) -> dict[str, str]:
     """Return the trainer's environment, in which RANK, LOCAL_RANK and WORLD_SIZE are the launcher's numbers.
 
-    The numbers that pyxis or an image has set are removed.
+    The numbers that pyxis or a container image has set are removed. With the launcher "none", the address of
+    the rendezvous is removed too, and this trainer gets the name of W&B's run.
     """
-    removed = (*RANK_NAMES, *(MEETING if launcher == "none" else ()))
+    removed = (*RANK_VARIABLES, *(MEETING if launcher == "none" else ()))
     environment = {name: value for name, value in environ.items() if name not in removed}
     if launcher in ("srun", "mpi"):
         place = detect(environ, launcher)

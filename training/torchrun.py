@@ -6,7 +6,7 @@ The options are torchrun's own. This program differs from torchrun in three ways
   follow the order of the nodes. (c10d compares host names and addresses, which fails on nodes with several
   addresses.)
 - The first node leaves last. Otherwise the other nodes lose their connection at the end, and print a page
-  about it.
+  of errors.
 - The exit status is the status of the process that failed first, not 1.
 """
 
@@ -39,14 +39,14 @@ from training.processes.stop import ignore_signals
 # Signals that torchrun passes on before it ends. By default SIGUSR1 and SIGUSR2 kill torchrun, and its
 # processes continue. Versions of torch before pytorch/pytorch#160690 ignore this variable.
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
-LEAVE_S = 60.0  # limit of the first node's wait for the other nodes to leave
+LEAVE_S = 60.0  # the longest time for which the first node waits for the others to leave
 
 
 def main(argv: list[str]) -> int:
     """Run torchrun on this node; return the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(INTERRUPTED))  # until torchrun handles the signal
     os.environ.setdefault("PET_SIGNALS_TO_HANDLE", SIGNALS)
-    os.environ[PARENT] = str(os.getpid())  # so the ranks end if this process is killed
+    os.environ[PARENT] = str(os.getpid())  # so that the ranks end if this process is killed
     if importlib.util.find_spec("torch") is None:
         return refuse(UserError("this Python has no torch", at=sys.executable, fix="install it"))
     from torch.distributed.elastic.multiprocessing import api
@@ -90,14 +90,14 @@ def _stop_once(api: Any) -> None:
     Several signals may arrive: Slurm signals each process of a container, whose runtime passes the signal on,
     and users call scancel twice.
     """
-    stop = getattr(api, "_terminate_process_handler", None)  # there is no public access
-    if stop is None:
+    handler = getattr(api, "_terminate_process_handler", None)  # there is no public access
+    if handler is None:
         return
 
     def handle_first(number: int, frame: object) -> None:
         for name in SIGNALS.split(","):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-        stop(number, frame)
+        handler(number, frame)
 
     api._terminate_process_handler = handle_first  # noqa: SLF001
 
@@ -119,17 +119,17 @@ def _rendezvous_options(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _run(options: Namespace) -> None:
-    """Run torchrun to its end. The first node leaves last: its store counts the nodes that have left."""
+    """Run torchrun to its end. The first node leaves last, because its store counts the nodes that have left."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 
     processes = str(options.nproc_per_node)
-    if processes.isdecimal() and int(processes):  # torchrun would give each process one thread
+    if processes.isdecimal() and int(processes):  # otherwise torchrun gives each process one thread
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cpus() // int(processes))))
     handlers: list[Any] = []
 
     def shutdown(self: Any) -> bool:
-        handlers.append(self)  # keeps the store open
+        handlers.append(self)  # this keeps the store open
         return True
 
     StaticTCPRendezvous.shutdown = shutdown  # type: ignore[method-assign]

@@ -159,7 +159,7 @@ def test_interfaces_that_a_job_names(monkeypatch: pytest.MonkeyPatch) -> None:
     def parts(**environ: str) -> list[Fault]:
         findings = node.Findings()
         node.check_interfaces(environ, findings)
-        return findings.bad
+        return findings.faults
 
     assert parts() == parts(NCCL_SOCKET_IFNAME="=lo", GLOO_SOCKET_IFNAME="lo") == []
     assert parts(NCCL_SOCKET_IFNAME="^docker0") == []

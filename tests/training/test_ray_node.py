@@ -148,7 +148,7 @@ def test_a_first_node_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) ->
         return [(0, 0, 0, "", (known[host], 0))]
 
     monkeypatch.setattr(socket, "getaddrinfo", ask)
-    assert [address_of([host], own=own) for host in known for own in (False, True)] == [
+    assert [address_of([host], is_own=own) for host in known for own in (False, True)] == [
         "10.0.0.1", "10.0.0.1", "alias", "127.0.0.1",
     ]  # fmt: skip
 
