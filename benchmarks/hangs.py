@@ -248,8 +248,9 @@ def cost(python: str) -> int:
             end(processes)
     without, beside = (statistics.median(each) for each in rates.values())
     slower = without / beside - 1
-    often = looks / looked_s * hang.DEFAULT_LIMIT_S / 8
-    print(f"a look: {cpu_s / looks * 1000:.2f} ms of a CPU; {cpu_s / looks / hang.DEFAULT_LIMIT_S * 8:.4%} of one")
+    every_s = hang.DEFAULT_LIMIT_S / hang.LOOKS_PER_LIMIT
+    often = looks / looked_s * every_s
+    print(f"a look: {cpu_s / looks * 1000:.2f} ms of a CPU; {cpu_s / looks / every_s:.4%} of one")
     print(
         f"{without:.1f} steps a second; {beside:.1f} beside {often:.0f} times as many looks as the watcher's"
     )

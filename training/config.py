@@ -20,7 +20,7 @@ DEFAULT_BATCH = 64
 # schedule; their --schedule step is StepLR(30, 0.1) as in pytorch/examples/imagenet. adadelta has the values
 # of pytorch/examples/mnist.
 OPTIMIZER_SETTINGS = ("lr", "weight_decay", "weight_decay_on", "schedule", "step_size", "gamma")
-BY_OPTIMIZER: dict[str, tuple[Any, ...]] = {
+OPTIMIZER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "sgd": (0.01, 0.0, "all", "constant", 30, 0.1),
     "adamw": (0.001, 0.01, "matrices", "constant", 30, 0.1),
     "adadelta": (1.0, 0.0, "all", "step", 1, 0.7),
@@ -43,7 +43,7 @@ RECIPES = {
 # By setting: another setting and its values, without which the setting has no effect. A data set of the user
 # changes its images itself. Random images ("fake") replace images in files, and have the same flags.
 FILE_DATA_SETS = ("dataset", ("imagefolder", "shards", "fake"))
-ONLY_WITH = {
+NEEDED_SETTINGS = {
     "step_size": ("schedule", ("step",)),
     "gamma": ("schedule", ("step",)),
     "momentum": ("optimizer", ("sgd",)),
@@ -55,7 +55,7 @@ ONLY_WITH = {
     "fake_samples": ("dataset", ("fake",)),
 }
 # By setting: other settings that exclude it.
-EXCLUDE = {
+EXCLUDED_SETTINGS = {
     "batch_size": ("batch_size_per_gpu",),
     "channels_last": ("no_channels_last",),
     "compile": ("activation_checkpointing", "dataparallel"),
@@ -72,14 +72,14 @@ SCHEDULE_HELP = (
 )
 
 
-def _option(default: T, text: str, *, choices: str = "", critical: bool = False, least: int = 0) -> T:
-    """Return a field that is also a flag with the help `text`. Its value is a choice, or at least `least`.
+def _option(default: T, text: str, *, choices: str = "", critical: bool = False, minimum: int = 0) -> T:
+    """Return a field that is also a flag with the help `text`. Its value is a choice, or at least `minimum`.
 
     The weights depend on `critical` settings, so a run refuses to resume from a checkpoint with another
     value.
     """
     # The default of a setting in OPTIMIZER_SETTINGS is its value in checkpoints that are older than the flag.
-    facts = {"help": text, "choices": choices.split(), "critical": critical, "least": least}
+    facts = {"help": text, "choices": choices.split(), "critical": critical, "minimum": minimum}
     return dataclasses.field(default=default, metadata=facts)
 
 
@@ -94,15 +94,15 @@ class Config:
     dataset: str = _critical("mnist", "mnist, cifar10, fake, imagefolder, shards, or PACKAGE.MODULE:FUNCTION")
     data_dir: str = _option("data", "folder of the data set; imagefolder, shards: of the training images")
     val_path: str = _option("", "imagefolder, shards: folder of validation images (default: DATA_DIR/val)")
-    fake_samples: int = _option(2048, "random training images of --dataset fake", least=1)
+    fake_samples: int = _option(2048, "random training images of --dataset fake", minimum=1)
     augment: str = _critical("auto", "random parts of images in files, half of them flipped", choices=AUGMENT)
-    train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels", least=1)
+    train_crop: int = _critical(224, "imagefolder, shards: side of training images, in pixels", minimum=1)
     eval_crop: int = _option(0, "imagefolder, shards: side of validation images (default: TRAIN_CROP)")
     eval_resize: int = _option(0, "imagefolder, shards: shorter side before this crop (default: 8/7 of it)")
     random_erase: float = _critical(0.0, "imagefolder, shards: share of training images with a part erased")
     mixup: float = _critical(0.0, "mix pairs of training images: alpha, such as 0.2; with CUTMIX one of both")
     cutmix: float = _critical(0.0, "paste a part of one training image into another: alpha, such as 1")
-    workers: int = _option(-1, WORKERS_HELP, least=-1)
+    workers: int = _option(-1, WORKERS_HELP, minimum=-1)
 
     model: str = _critical("convnet", "convnet, a name in torchvision.models, or PACKAGE.MODULE:FUNCTION")
     task: str = _critical("", "PACKAGE.MODULE:FUNCTION for loss and metrics (default: classification)")
@@ -110,7 +110,7 @@ class Config:
     freeze: str = _critical("", "patterns of weights that are not trained, such as 'layer1.*,conv1.*'")
     head_lr: float = _critical(0.0, "learning rate of the head, the last layer with weights (default: LR)")
 
-    epochs: int = _option(2, "passes over the training images", least=1)
+    epochs: int = _option(2, "passes over the training images", minimum=1)
     batch_size: int = _critical(0, f"images per step, over all processes (default: {DEFAULT_BATCH})")
     batch_size_per_gpu: int = _option(0, "images per step and process, in place of --batch-size")
     optimizer: str = _critical("adadelta", "", choices="sgd adamw adadelta")
@@ -119,12 +119,12 @@ class Config:
     weight_decay: float = _critical(0.0, "weight decay (default: adamw 0.01, else 0)")
     weight_decay_on: str = _critical("matrices", DECAYED_HELP, choices="all matrices")
     schedule: str = _critical("step", SCHEDULE_HELP, choices=SCHEDULES)
-    step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", least=1)
+    step_size: int = _critical(1, "epochs of --schedule step (default: adadelta 1, else 30)", minimum=1)
     gamma: float = _critical(0.7, "factor of --schedule step (default: adadelta 0.7, else 0.1)")
     warmup_epochs: float = _critical(0.0, "epochs of linear warm-up, also a fraction")
-    seed: int = _critical(1, "seed of all random numbers, also of the initial weights", least=-(1 << 63))
+    seed: int = _critical(1, "seed of all random numbers, also of the initial weights", minimum=-(1 << 63))
     precision: str = _critical("fp32", "bf16, fp16: autocast; fp16 with a loss scale", choices=PRECISIONS)
-    accumulate: int = _critical(1, "gradient accumulation: a step in parts, with less memory", least=1)
+    accumulate: int = _critical(1, "gradient accumulation: a step in parts, with less memory", minimum=1)
     clip_norm: float = _critical(0.0, "largest norm of the gradient over all weights; 0: no clipping")
     label_smoothing: float = _critical(0.0, "label smoothing, as in torch.nn.CrossEntropyLoss")
     ema: float = _critical(0.0, EMA_HELP)
@@ -152,12 +152,12 @@ class Config:
     eval_batch: int = _option(0, "validation images per process at once (default: as many as in training)")
     evaluate: bool = _option(False, "evaluate the newest (or --resume's or --init-from's) weights and exit")
     save_every: int = _option(0, "steps between checkpoints, in addition to one after each epoch")
-    keep: int = _option(3, "checkpoints to keep, in addition to the best", least=1)
+    keep: int = _option(3, "checkpoints to keep, in addition to the best", minimum=1)
     keep_epochs: bool = _option(False, "keep each epoch's checkpoint too, as checkpoint_epoch_1.pt and so on")
     export: str = _option("", "file for the weights at the end, or off (default: model.pt in RUN_DIR)")
     deadline: str = _option("auto", "stop before: auto (the job's end), off, seconds from now or since 1970")
-    sync_every: int = _option(10, "most steps between points where all processes can stop", least=1)
-    log_every: int = _option(20, "steps between progress lines", least=1)
+    sync_every: int = _option(10, "most steps between points where all processes can stop", minimum=1)
+    log_every: int = _option(20, "steps between progress lines", minimum=1)
     profile_steps: int = _option(0, "trace so many steps to RUN_DIR/trace.json.gz (https://ui.perfetto.dev)")
     log_to: str = _option(
         "", "send each event to wandb or mlflow (offline), or PACKAGE.MODULE:FUNCTION; a,b: both"
@@ -199,37 +199,39 @@ def parse(argv: list[str]) -> Config:
             parser.add_argument(name, action="store_true", help=text)
         else:
             parser.add_argument(name, type=type(field.default), choices=choices, help=text)
-    given = vars(parser.parse_args(argv))
-    config = Config(**_with_defaults(given))
+    typed = vars(parser.parse_args(argv))
+    config = Config(**_with_defaults(typed))
     parse_deadline(config.deadline, {}, 0)  # raises UserError for a wrong deadline
-    for what, fix in (*_without_effect(given, config), *_wrong_values(config), *_contradictions(config)):
+    for what, fix in (*_without_effect(typed, config), *_wrong_values(config), *_contradictions(config)):
         raise UserError(what, fix=fix)
     return config
 
 
-def _with_defaults(given: dict[str, Any]) -> dict[str, Any]:
+def _with_defaults(typed: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of the command line, with defaults that --recipe and --optimizer decide."""
-    recipe = RECIPES.get(given.get("recipe", ""), {})
-    has_step = bool({"step_size", "gamma"} & {*given, *recipe})
-    given = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in given} | given
-    decided = dict(zip(OPTIMIZER_SETTINGS, BY_OPTIMIZER[given.get("optimizer", "adadelta")], strict=True))
+    recipe = RECIPES.get(typed.get("recipe", ""), {})
+    has_step = bool({"step_size", "gamma"} & {*typed, *recipe})
+    typed = {name: value for name, value in recipe.items() if f"{name}_per_gpu" not in typed} | typed
+    decided = dict(
+        zip(OPTIMIZER_SETTINGS, OPTIMIZER_DEFAULTS[typed.get("optimizer", "adadelta")], strict=True)
+    )
     if has_step:
         decided["schedule"] = "step"
-    return decided | given
+    return decided | typed
 
 
-def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str, str]]:
+def _without_effect(typed: dict[str, Any], config: Config) -> Iterator[tuple[str, str]]:
     """Yield the problem and the fix of each typed flag that has no effect with the other flags."""
-    for name, (other, values) in ONLY_WITH.items():
+    for name, (other, values) in NEEDED_SETTINGS.items():
         value = getattr(config, other)
-        if name in given and value not in values:
+        if name in typed and value not in values:
             shown = [word for word in values if word != "fake"] or values  # "fake" is not for trainings
             needed = f"{_flag(name)} needs {_flag(other)} {' or '.join(shown)}"
             yield f"{needed}, this is {_flag(other)} {value}", f"leave {_flag(name)} out"
     for name in ("nproc_per_node", "nnodes", "node_rank"):
         if getattr(config, name) and config.launcher != "spawn":
             yield f"{_flag(name)} needs --launcher spawn", f"with torchrun, give torchrun {_flag(name)}"
-    if "weight_decay_on" in given and not config.weight_decay:
+    if "weight_decay_on" in typed and not config.weight_decay:
         yield "--weight-decay-on needs a --weight-decay above 0", "leave --weight-decay-on out"
     if config.random_erase and config.augment == "none":
         yield "--augment none erases no part of an image", "leave --random-erase out"
@@ -238,9 +240,9 @@ def _without_effect(given: dict[str, Any], config: Config) -> Iterator[tuple[str
 def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the problem and the fix of each value that is out of range."""
     for field in dataclasses.fields(config):
-        value, least = getattr(config, field.name), field.metadata["least"]
-        if isinstance(value, (int, float)) and not least <= value < float("inf"):
-            yield f"{_flag(field.name)} is {value}, but must be at least {least}", ""
+        value, minimum = getattr(config, field.name), field.metadata["minimum"]
+        if isinstance(value, (int, float)) and not minimum <= value < float("inf"):
+            yield f"{_flag(field.name)} is {value}, but must be at least {minimum}", ""
     for name in ("label_smoothing", "ema", "random_erase", "momentum"):
         if getattr(config, name) >= 1:
             yield f"{_flag(name)} is {getattr(config, name)}, but must be in 0..1, below 1", ""
@@ -248,7 +250,7 @@ def _wrong_values(config: Config) -> Iterator[tuple[str, str]]:
 
 def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
     """Yield the problem and the fix of values that contradict each other."""
-    for first, others in EXCLUDE.items():
+    for first, others in EXCLUDED_SETTINGS.items():
         for other in others:
             if getattr(config, first) and getattr(config, other):
                 yield f"{_flag(first)} and {_flag(other)} exclude each other", "give one of them"
@@ -319,5 +321,5 @@ def _critical_defaults() -> dict[str, Any]:
 
 def unused_settings(settings: dict[str, Any]) -> set[str]:
     """Return the settings that have no effect together with the others."""
-    names = {name for name, (other, values) in ONLY_WITH.items() if settings.get(other) not in values}
+    names = {name for name, (other, values) in NEEDED_SETTINGS.items() if settings.get(other) not in values}
     return names if settings.get("weight_decay") else names | {"weight_decay_on"}

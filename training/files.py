@@ -176,7 +176,7 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 @dataclass
 class _Held:
-    """A run folder that is held open, because its path may stop leading to the folder (see `hold_run_folder`)."""
+    """A run folder that is held open, because its path may stop working (see `hold_run_folder`)."""
 
     path: Path
     descriptor: int
@@ -190,8 +190,8 @@ def hold_run_folder(run_dir: Path) -> None:
     """Keep the run folder open, because its path may stop working before the run ends.
 
     In a container, a path stops working when the image's file system ends, if the image has the first folder
-    of the path, such as /home or /tmp. A path relative to the current folder needs no image. Therefore `enter_run_folder`
-    changes to the held folder, and `reachable` then returns relative paths.
+    of the path, such as /home or /tmp. A path relative to the current folder needs no image. Therefore
+    `enter_run_folder` changes to the held folder, and `reachable` then returns relative paths.
     """
     _held.append(_Held(run_dir, os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
 

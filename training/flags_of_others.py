@@ -7,7 +7,8 @@ timm's train.py, Lightning's Trainer, and trainers with Hugging Face's TrainingA
 import difflib
 from collections.abc import Iterable
 
-# By flag of another trainer, without dashes: the flag of this trainer, with its value if the other flag has none.
+# By flag of another trainer, without dashes: the flag of this trainer, with its value if the other flag has
+# none.
 FLAGS = {
     "aa": "--augment",
     "accelerator": "--device",

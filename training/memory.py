@@ -124,7 +124,12 @@ def peak(config: Config, processes: int, *, fake: bool = True) -> dict[str, Any]
     mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
     # torch 2.2 mistakes tensors without contents for tensors of torch.compile.
     not_compiling = patch.object(torch.utils.checkpoint, "_is_compiling", lambda *_: False, create=True)
-    with mode, MemoryCounter() as counter, not_compiling, patch.multiple(nn.functional, **gpu_functions(config)):
+    with (
+        mode,
+        MemoryCounter() as counter,
+        not_compiling,
+        patch.multiple(nn.functional, **gpu_functions(config)),
+    ):
         session = session_of(config, processes, data, model)
         train_mode(session.training_model)
         tally = Tally(session)
@@ -173,13 +178,13 @@ def replace_tensors(model: nn.Module) -> None:
 
 
 def dropout(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:  # noqa: FBT001, FBT002 - as in torch
-    """Return what torch.nn.functional.dropout returns, made as on GPUs: with a mask of a byte for each value."""
+    """Return torch.nn.functional.dropout as GPUs compute it, with a mask of a byte for each value."""
     del inplace
     return torch.native_dropout(x, p, train=True)[0] if training and p else x
 
 
 def attend(query: torch.Tensor, *others: Any, **options: Any) -> torch.Tensor:
-    """Return the attention in the memory layout of GPUs: (B, L, heads, D) for float32, else like the query."""
+    """Return the attention in the layout of GPUs: (B, L, heads, D) for float32, else as the query has."""
     # torch's MultiheadAttention copies the float32 result. Source: _scaled_dot_product_efficient_attention
     # and its neighbours in torch/_meta_registrations.py
     result = TORCH_ATTENTION(query, *others, **options)

@@ -46,8 +46,8 @@ WATCH_S = 0.5  # the shortest time over which CPU time is measured
 MATRIX_SIZE, TILE_SIZE = 4096, 16  # rows of a matrix, and of the tile that it repeats
 # Ends of the names of nvidia-smi's elements about a slow GPU, and the words for them.
 SLOWDOWNS = {"hw_thermal_slowdown": "too hot", "hw_power_brake_slowdown": "short of power"}
-# nvidia-smi's elements about a broken GPU, and the words for them. remapped_row_pending is not among them: new
-# work may start on such a GPU (NVIDIA, GPU Memory Error Management).
+# nvidia-smi's elements about a broken GPU, and the words for them. remapped_row_pending is not among them:
+# new work may start on such a GPU (NVIDIA, GPU Memory Error Management).
 BROKEN_PARTS = {
     "remapped_rows/remapped_row_failure": "its memory has failed: a row can't be replaced",
     "retired_pages/pending_retirement": "its memory waits for a reset of the GPU",
@@ -195,7 +195,9 @@ def check_gpu(gpu: int) -> None:
         try:
             properties = torch.cuda.get_device_properties(gpu)
             facts["uuid"] = str(getattr(properties, "uuid", ""))
-            facts["integrated"] = bool(getattr(properties, "is_integrated", False))  # it uses the memory of the CPUs
+            facts["integrated"] = bool(
+                getattr(properties, "is_integrated", False)
+            )  # it uses the memory of the CPUs
             facts["free"], facts["total"] = torch.cuda.mem_get_info(gpu)
             facts["wrong"] = wrong_products(torch, f"cuda:{gpu}") or bad_pages(properties)
         except RuntimeError as error:
@@ -389,7 +391,7 @@ def open_listener(findings: Findings) -> socket.socket:
     except OSError as error:
         findings.faults.append(Fault(f"port {port}", f"can't be used: {error.strerror}"))
         listener.bind(("", 0))
-    listener.open_listener(64)
+    listener.listen(64)
     threading.Thread(target=serve, args=(listener,), daemon=True).start()
     return listener
 
@@ -418,7 +420,10 @@ def meet(node: str, findings: Findings) -> list[str]:
         findings.unchecked.append(Fault("network", "the other nodes are not known here"))
         return []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        tries = {other: pool.submit(can_reach, *addresses[other]) for other in ring_neighbours(node, sorted(addresses))}
+        tries = {
+            other: pool.submit(can_reach, *addresses[other])
+            for other in ring_neighbours(node, sorted(addresses))
+        }
     return [other for other, reached in tries.items() if not reached.result()]
 
 
@@ -441,8 +446,8 @@ def can_reach(host: str, port: int) -> bool:
 def left_over_processes(cpu_before: Mapping[int, float], min_cpu_s: float) -> Iterator[tuple[int, str, str]]:
     """Yield the pid, the job and the name of each process of the user's other jobs that used much CPU time.
 
-    `cpu_before` has the CPU times at the beginning of the check. A process must have used more than `min_cpu_s`
-    seconds since then.
+    `cpu_before` has the CPU times at the beginning of the check. A process must have used more than
+    `min_cpu_s` seconds since then.
     """
     job = os.environ.get("SLURM_JOB_ID", "").encode()
     for pid, used_before in cpu_before.items():

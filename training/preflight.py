@@ -1,7 +1,7 @@
 """The check of all nodes before a training: `python3 .../training/preflight.py FOLDER [OPTIONS] -- COMMAND`.
 
-COMMAND starts Python as the training's command does: by srun, and in the job's container. It runs node.py once
-on each node. FOLDER is the run folder. This program gathers the answers of the nodes, prints them, and
+COMMAND starts Python as the training's command does: by srun, and in the job's container. It runs node.py
+once on each node. FOLDER is the run folder. This program gathers the answers of the nodes, prints them, and
 writes preflight.json into FOLDER. The exit status is 0 if the training may begin, BAD_NODE if some nodes are
 unfit, and 1 if all nodes have the same fault or the check itself did not run.
 
@@ -98,7 +98,12 @@ def main(argv: list[str]) -> int:
         return DONE if requeue(arguments.exclude, job, hung_twice(arguments.folder, job)) else FAILED
     nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     nodes = nodes or [socket.gethostname()]
-    options = ["--gpus", arguments.gpus, *(["--shared"] if arguments.shared else []), str(arguments.folder.resolve())]
+    options = [
+        "--gpus",
+        arguments.gpus,
+        *(["--shared"] if arguments.shared else []),
+        str(arguments.folder.resolve()),
+    ]
     answers = gather(argv[command_at + 1 :], options, nodes)
     running = output_of("squeue", "--noheader", "--me", "--format=%A").split()
     faults = judge(nodes, answers, running if job in running else None)
@@ -259,7 +264,9 @@ def unreachable_nodes(answers: Answers) -> Iterator[tuple[str, str]]:
 # --- The report, and the requeue ---
 
 
-def report(nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, duration: str) -> None:
+def report(
+    nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, duration: str
+) -> None:
     """Print the verdict, the checks that could not run, and the faults with their fixes."""
     bad = [node for node in faults if node]
     count = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
@@ -297,7 +304,9 @@ def hung_twice(folder: Path, job: str) -> list[str]:
     The result has at most MAX_EXCLUDING_STARTS nodes.
     """
     with contextlib.suppress(OSError):
-        ends = [line.split() for line in read_small(folder / ODD_NODES_FILE).decode(errors="replace").splitlines()]
+        ends = [
+            line.split() for line in read_small(folder / ODD_NODES_FILE).decode(errors="replace").splitlines()
+        ]
         counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
         return [node for node, count in counts.items() if count > 1][:MAX_EXCLUDING_STARTS]
     return []
@@ -308,7 +317,9 @@ def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
 
     `task` is the job's id for scontrol, such as 17_3 for a task of an array, whose `job` differs.
     """
-    excluded = re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
+    excluded = (
+        re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
+    )
     names = ",".join([*([excluded[1]] if excluded else []), *bad])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends this start by SIGTERM; the script ignores it
     update = [["update", f"jobid={task}", f"excnodelist={names}"]] if bad else []

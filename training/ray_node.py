@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 JOIN_S, LEAVE_S, END_S = 600, 20, 15  # time limits: all nodes join; the workers leave; Ray ends on a node
-READ_S = 5  # time limit for the last lines of a Ray that has ended, because its children may hold its output open
+READ_S = (
+    5  # time limit for the last lines of a Ray that has ended, because its children may hold its output open
+)
 OPEN_FILES = 65536  # the limit of open files for Ray, whose actors open many
 # Texts that Ray prints: after a node has joined; and on a busy node, after 30 s.
 STARTED = "Ray runtime started"
@@ -214,13 +216,13 @@ def run_worker(node: Node) -> int:
 
 
 def _set_ray_limits() -> None:
-    """Let a busy first node answer late, and let nodes end at once, because this program orders their ends."""
+    """Let a busy first node answer late, and let nodes end at once: this program orders their ends."""
     os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", ANSWER_RETRIES)
     os.environ.setdefault("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "0")
 
 
 def use_token(node: Node) -> None:
-    """Let Ray ask clients for a token, because Ray runs any code of a client. The first node makes the token."""
+    """Let Ray ask clients, whose code it runs, for a token. The first node makes the token."""
     if "RAY_AUTH_MODE" in os.environ or ray_version() < FIRST_WITH_TOKEN:
         return
     if node.rank == 0:

@@ -119,7 +119,7 @@ def _rendezvous_options(nodes: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _run(options: Namespace) -> None:
-    """Run torchrun to its end. The first node leaves last, because its store counts the nodes that have left."""
+    """Run torchrun to its end. The first node leaves last, because its store counts the others."""
     from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
     from torch.distributed.run import run
 

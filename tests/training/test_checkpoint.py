@@ -282,7 +282,7 @@ def test_only_if_an_older_one_fits_the_model_the_others_are_wrong(tmp_path: Path
     save(tmp_path, 1, 2, 3)
     lines: list[str] = []
 
-    def fitting(*steps: int) -> checkpoint.Take:
+    def fitting(*steps: int) -> checkpoint.Use:
         def take(_path: Path, state: State, _file: IO[bytes]) -> int:
             if state["step"] not in steps:
                 raise checkpoint.MisfitError(f"step {state['step']} does not fit")

@@ -412,7 +412,7 @@ def test_who_can_never_act_again_is_told_from_who_may(tmp_path: Path) -> None:
         wait_for(lambda: all(looked(seen).still_s(time.monotonic()) > 1 for seen in ranks), "waits")
         wait_for(
             lambda: all(
-                time.monotonic() - looked(seen).free_s > 2
+                time.monotonic() - looked(seen).unlocked_s > 2
                 for seen, (_, is_stuck) in zip(ranks, WAITS_OF, strict=True)
                 if is_stuck
             ),
@@ -422,7 +422,7 @@ def test_who_can_never_act_again_is_told_from_who_may(tmp_path: Path) -> None:
         assert [
             program
             for seen, (program, is_stuck) in zip(ranks, WAITS_OF, strict=True)
-            if not is_stuck and now - looked(seen).free_s > 2
+            if not is_stuck and now - looked(seen).unlocked_s > 2
         ] == []
 
 

@@ -139,7 +139,7 @@ def test_a_rank_that_waits_for_data_is_not_slow_if_others_lose_little() -> None:
     for rounds, says in ((0.1, ""), (0.2, "rank 1 on b: data wait of 0.2 s, median of the ranks 0 s")):
         made = Pace(["a", "b", "c"], 0, on_gpu=False)
         for _ in range(3):
-            made._parts = 7
+            made._timed_parts = 7
             made.judge([0.0, 0.05, rounds, 0.05, 0.0, 0.05], 0.4)
         assert made.slow_ranks == says
 

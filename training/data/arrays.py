@@ -94,8 +94,8 @@ def _fix(folder: Path) -> str:
 def read_cifar10(folder: Path, part: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Return CIFAR-10's images (N, 3, 32, 32) uint8 and labels (N,) int64 of the part "train" or "test".
 
-    `folder` holds the files, or the folder that their archive unpacks to. Raises UserError if a file is missing
-    or wrong.
+    `folder` holds the files, or the folder that their archive unpacks to. Raises UserError if a file is
+    missing or wrong.
     """
     root = folder.parent if folder.name == PYTHON else folder
     if (root / PYTHON).is_dir():

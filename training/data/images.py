@@ -152,7 +152,7 @@ def evaluation_transform(config: Config, side: int = 0) -> Any:
 
 
 def shorter_side(config: Config, side: int) -> int:
-    """Return the shorter side of an image, in pixels, before its middle square of `side` pixels is cut out."""
+    """Return the shorter side in pixels to which images are resized, before a square of `side` is cut out."""
     return config.eval_resize or side * 8 // 7
 
 

@@ -1,4 +1,4 @@
-"""Splits, the training or validation samples of a data set, which turn index lists into batches on the device.
+"""Splits: the training or validation samples of a data set, made into batches by index lists.
 
 All random numbers depend only on the seed, the epoch and the sample. Shape suffixes: N samples of the split,
 B samples of a batch, C channels, H height, W width.
@@ -155,9 +155,9 @@ Split = InMemory | FromLoaders
 
 def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
     """Yield the same batches on the device. A GPU computes on a batch while the next batch is copied."""
-    # The copies from pinned memory use a second stream. The computing stream waits for the copy of a batch. The
-    # next copy starts only after that call, so the stream does not wait for it. record_stream keeps the memory
-    # of a batch until the computing stream has used it.
+    # The copies from pinned memory use a second stream. The computing stream waits for the copy of a batch.
+    # The next copy starts only after that call, so the stream does not wait for it. record_stream keeps the
+    # memory of a batch until the computing stream has used it.
     if device.type != "cuda":
         yield from batches
         return

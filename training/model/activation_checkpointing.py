@@ -1,4 +1,4 @@
-"""Activation checkpointing: the backward pass computes stages of the model again, instead of keeping their values.
+"""Activation checkpointing: the backward pass computes stages again, whose values are not kept.
 
 This needs less memory, and the results are the same to the bit.
 """
@@ -17,7 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from training.errors import UserError
 
-OWN_METHODS = ("set_grad_checkpointing", "gradient_checkpointing_enable")  # of models of timm and Transformers
+OWN_METHODS = (
+    "set_grad_checkpointing",
+    "gradient_checkpointing_enable",
+)  # of models of timm and Transformers
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:

@@ -87,7 +87,8 @@ def load_all_but_head(
 ) -> list[str]:
     """Load weights, also those for another number of classes; return the names of weights not loaded.
 
-    `classes` is the number of the model's classes, or 0 if the head must fit too. Raises UserError if the weights do not fit.
+    `classes` is the number of the model's classes, or 0 if the head must fit too. Raises UserError if the
+    weights do not fit.
     """
     new_weights = model.state_dict()
     old_weights = {name.removeprefix("module."): value for name, value in weights.items()}

@@ -84,7 +84,9 @@ def load_state(optimizer: Optimizer, stored: dict[str, Any]) -> None:
         parts = {name: value for name, value in stored["state"].get(number, {}).items() if value is not None}
         if isinstance(parts.get("step"), int):  # Adadelta of torch 2.2
             parts["step"] = torch.tensor(float(parts["step"]))
-        are_plain = all(value.layout is torch.strided and value.device.type == "cpu" for value in parts.values())
+        are_plain = all(
+            value.layout is torch.strided and value.device.type == "cpu" for value in parts.values()
+        )
         shapes = {name: value.shape for name, value in parts.items() if value.is_floating_point()}
         expected = {name: () if name == "step" else weight.shape for name in STATE_NAMES[type(optimizer)]}
         if parts and not (are_plain and shapes == expected and parts.get("step", 0) >= 0):
@@ -165,7 +167,9 @@ class Ema:
         self.decay = decay
         saved_names = model.state_dict().keys()
         tensors = (*model.named_parameters(), *model.named_buffers())
-        kept = {name: part.detach() for name, part in tensors if name in saved_names and part.is_floating_point()}
+        kept = {
+            name: part.detach() for name, part in tensors if name in saved_names and part.is_floating_point()
+        }
         self._weights = list(kept.values())
         self.means = {name: weight.clone() for name, weight in kept.items()}
 

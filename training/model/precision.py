@@ -13,8 +13,8 @@ from training.config import Config
 from training.errors import UserError
 
 CPUINFO = Path("/proc/cpuinfo")
-# Features in /proc/cpuinfo of CPUs that compute in bfloat16 (the last one of Arm). Without them torch converts
-# each bfloat16 to float32 and back.
+# Features in /proc/cpuinfo of CPUs that compute in bfloat16 (the last one of Arm). Without them torch
+# converts each bfloat16 to float32 and back.
 BF16_FEATURES = ("amx_bf16", "avx512_bf16", "bf16")
 
 
@@ -26,7 +26,7 @@ def autocast(config: Config, device: torch.device) -> contextlib.AbstractContext
 
 
 class Autocast(nn.Module):
-    """A model with autocast in its forward pass, because nn.DataParallel's threads would use fp16 for bf16."""
+    """A model with autocast inside, because threads of nn.DataParallel would use fp16 for bf16."""
 
     def __init__(self, model: nn.Module, config: Config, device: torch.device) -> None:
         super().__init__()

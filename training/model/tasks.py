@@ -103,7 +103,7 @@ def _accuracies(logits_BK: Any, y_B: torch.Tensor, *, top: bool) -> dict[str, to
 
 
 def _build_mix(config: Config, data: Data) -> Any:
-    """Return the transform of --mixup and --cutmix, which chooses one of both at random; None without them."""
+    """Return the transform of --mixup and --cutmix, a random one if both are set; None without them."""
     if not (config.mixup or config.cutmix):
         return None
     v2 = import_torchvision("--mixup and --cutmix", "torchvision.transforms.v2")

@@ -85,7 +85,9 @@ def _parse(message: bytes) -> tuple[int, Connection]:
     if len(info) < RECEIVED_BYTES_AT + 8:  # before Linux 4.2
         return inode, Connection(*ends, 0, state == SYN_SENT)
     acked, received = struct.unpack_from("=QQ", info, ACKED_BYTES_AT)
-    (sent_ms,), (received_ms,) = (struct.unpack_from("=I", info, at) for at in (LAST_SENT_AT, LAST_RECEIVED_AT))
+    (sent_ms,), (received_ms,) = (
+        struct.unpack_from("=I", info, at) for at in (LAST_SENT_AT, LAST_RECEIVED_AT)
+    )
     has_asked = acked > 1  # the first acknowledged byte belongs to opening the connection
     # If both times are equal, it is not known which end sent the last message.
     waits = state == SYN_SENT or (has_asked and (not received or sent_ms <= received_ms))

@@ -49,18 +49,20 @@ CONTINUING_SIGNS = 3  # signs of life after a report that show that the run cont
 LOOKS_BEFORE_END = 3
 MIN_ANSWER_S = 10.0  # the shortest time that other watchers have for an answer, because machines may be busy
 QUESTION_FILE = "ask"  # the file in FOLDER with the question of rank 0's watcher
-# The kinds of questions. BY_PROC asks only for facts from /proc, ABOUT_IDLE also for the stacks of idle ranks,
-# and ABOUT_ALL also for the stacks of computing ranks.
+# The kinds of questions. BY_PROC asks only for facts from /proc, ABOUT_IDLE also for the stacks of idle
+# ranks, and ABOUT_ALL also for the stacks of computing ranks.
 BY_PROC, ABOUT_IDLE, ABOUT_ALL = range(3)
-ODD_NODES_FILE = f"{FOLDER}/odd"  # a line for each run that was ended: the job, and the node of the rank that hung
+ODD_NODES_FILE = (
+    f"{FOLDER}/odd"  # a line for each run that was ended: the job, and the node of the rank that hung
+)
 
 
 class Watcher:
     """The watcher of the ranks at and below this process.
 
-    With `spawns`, the trainer starts its ranks itself. `limit_s` is the length of a pause that is reported. If
-    it is 0, the limit is DEFAULT_LIMIT_S, and grows with the pauses of the run. All times of the object are
-    seconds of its own clock, which starts at 0.
+    With `spawns`, the trainer starts its ranks itself. `limit_s` is the length of a pause that is reported.
+    If it is 0, the limit is DEFAULT_LIMIT_S, and grows with the pauses of the run. All times of the object
+    are seconds of its own clock, which starts at 0.
     """
 
     def __init__(self, run_dir: Path, limit_s: float, *, spawns: bool) -> None:
@@ -101,7 +103,9 @@ class Watcher:
     def _note_ranks(self) -> None:
         """Find the ranks of this node, and note what they have done since the last look."""
         now = time.monotonic()
-        self._now_s += min(now - self._looked_at, self.limit_s)  # a longer gap shows that the job was suspended
+        self._now_s += min(
+            now - self._looked_at, self.limit_s
+        )  # a longer gap shows that the job was suspended
         self._looked_at = now
         pids_by_rank = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
         # Ranks that a trainer spawned are numbered by their order. When one has ended, the numbers are wrong.
@@ -180,19 +184,23 @@ class Watcher:
             return
         late = quiet_s >= late_s
         # The next question comes when the pause is twice as long or late_s is over, but not before early_s.
-        self._next_question_s = self._now_s + (quiet_s if late else max(early_s, min(quiet_s, late_s - quiet_s)))
+        self._next_question_s = self._now_s + (
+            quiet_s if late else max(early_s, min(quiet_s, late_s - quiet_s))
+        )
         ranks = self._ask(ABOUT_IDLE, early_s, may_cut=late)
         if verdict.needs_all_stacks(ranks, late=late):
             ranks = self._ask(ABOUT_ALL, early_s, may_cut=late)
         self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         hang = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
         if hang.line:
-            late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).line  # only a late verdict names a hang
+            late = not verdict.judge(
+                ranks, self._ranks.keys(), quiet_s
+            ).line  # only a late verdict names a hang
             self._next_question_s = self._now_s + (late_s if late else early_s)
             self._report(hang, late=late, early_s=early_s)
 
     def _report(self, hang: verdict.Verdict, *, late: bool, early_s: float) -> None:
-        """Report a hang. If the next verdict is the same and no rank has moved, act as the job's HANG asks."""
+        """Report a hang. If a later verdict is the same and no rank has moved, act as HANG asks."""
         if self._reported_s is None:
             self._reported_s, self._signs_since_report = self._now_s, 0
             _write(self.run_dir / REPORT, json.dumps({"says": hang.line, "time": time.time()}))
@@ -264,7 +272,8 @@ class Watcher:
         """Ask every node's watcher what its ranks do; return the answers, with the facts of `verdict.facts`.
 
         `kind` is one of the kinds of questions. `still_s` is the time for which a rank must have been idle
-        before it gets the signal. With `may_cut`, ranks get the signal even if it ends their system call early.
+        before it gets the signal. With `may_cut`, ranks get the signal even if it ends their system call
+        early.
         """
         folder = self.run_dir / FOLDER
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -336,7 +345,8 @@ class Watcher:
             "moved_s": self._now_s - rank.moved_s,
             "sleeps": proc.sleeps(rank.pid),
             "woke_s": self._now_s - rank.main_woke_s,
-            "alone": self._now_s - rank.could_act_s >= still_s,  # no other thread, and no signal, could have acted
+            "alone": self._now_s - rank.could_act_s
+            >= still_s,  # no other thread, and no signal, could have acted
             "stuck": self._is_stuck(rank, still_s, waits_for_loader=waits_for_loader),
             "program": rank.awaited_program({other.pid for other in self._ranks.values()}) if text else "",
             "connections": rank.connections(self._now_s),

@@ -17,10 +17,10 @@ _VOLUNTARY_SWITCHES = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")  # in /pr
 _INODE = re.compile(r"socket:\[(\d+)\]")  # the target of the link /proc/PID/fd/N, such as "socket:[40271]"
 # Numbers of system calls, by which /proc/PID/syscall names the call in which a thread waits. The constants
 # without a machine's numbers are empty on other machines.
-# read(2), recvfrom(2) and recvmsg(2)
+# The calls are read(2), recvfrom(2) and recvmsg(2).
 _RECEIVE_CALLS = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
-# futex(2), by which threads wait for locks. If its operation has the private flag, no other process can end the
-# wait. The other bits of the operation are the command. FUTEX_WAITS are the commands that wait.
+# futex(2), by which threads wait for locks. If its operation has the private flag, no other process can end
+# the wait. The other bits of the operation are the command. FUTEX_WAITS are the commands that wait.
 FUTEX_CALL = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
 FUTEX_PRIVATE_FLAG, FUTEX_COMMAND_MASK = 128, 127
 FUTEX_WAITS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
@@ -46,7 +46,9 @@ class Thread(NamedTuple):
     """The state of a thread at a moment."""
 
     name: str
-    state: str  # the letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t stopped, Z ended
+    state: (
+        str  # the letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t stopped, Z ended
+    )
     wakes: int  # the number of times that the thread has begun to wait
     wanted_s: float  # CPU time so far, and time in which the thread waited for a CPU
 
@@ -150,7 +152,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pid: int, without: Container[int] = ()) -> Iterator[int]:
-    """Yield all descendants of a process, parents first; omit the processes `without` and those below them."""
+    """Yield all descendants of a process, parents first; omit those in `without`, and those below them."""
     for child in children(pid):
         if child not in without:
             yield child

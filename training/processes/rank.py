@@ -97,8 +97,8 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
 def moves(pid: int, before: Sample, after: Sample, seconds: float, *, was_asked: bool = False) -> bool:
     """Return whether a rank read or wrote data between two samples, or a file grew.
 
-    Each byte of the main thread counts. A main thread that woke up in a receiving call counts as having received
-    data, because sockets other than TCP show no bytes. The stack that a main thread wrote because it
+    Each byte of the main thread counts. A main thread that woke up in a receiving call counts as having
+    received data, because sockets other than TCP show no bytes. The stack that a main thread wrote because it
     `was_asked` does not count.
     """
     moved = sum(after.moved[process] - before.moved.get(process, 0) for process in after.moved)
@@ -162,7 +162,9 @@ class Rank:
         self._carried_s: dict[tuple[str, str], float] = {}  # the last time that it carried much
         self._busy_s: dict[tuple[str, str], float] = {}  # the last time that it carried tensors
         self._asked_s: dict[tuple[str, str], float] = {}  # the time since which it waits for an answer
-        self._main_ends: set[tuple[str, str]] = set()  # addresses of the rank's own process, not of those below
+        self._main_ends: set[tuple[str, str]] = (
+            set()
+        )  # addresses of the rank's own process, not of those below
         self._gloo_threads: set[tuple[int, int]] = set()  # gloo's threads, by process and thread
 
     def look(self, known: Mapping[int, Connection], now_s: float, other_ranks: Collection[int] = ()) -> None:
@@ -240,15 +242,19 @@ class Rank:
 
         The program is a child of the rank, or a process outside of the run at the other end of a pipe or
         socket. Processes of multiprocessing, such as the workers of a loader, are no such programs, because
-        they are parts of the rank. The search may look at all processes of the machine, so it is made only for
-        a report.
+        they are parts of the rank. The search may look at all processes of the machine, so it is made only
+        for a report.
         """
         own_command = proc.read(self.pid, "cmdline")
         if not _PROGRAM_WAITS.match(proc.waits_in(self.pid)):
             return ""
         for child in proc.children(self.pid):
             command = proc.read(child, "cmdline")
-            if child not in other_ranks and command not in ("", own_command) and "multiprocessing" not in command:
+            if (
+                child not in other_ranks
+                and command not in ("", own_command)
+                and "multiprocessing" not in command
+            ):
                 return proc.program(child)
         target = proc.read_target(self.pid)
         inode = proc.inode(target)
@@ -260,5 +266,9 @@ class Rank:
             *proc.descendants(self.pid),
             *other_ranks,
         }
-        outside = next((holder for holder in proc.holders(held_end) if holder not in pids_of_run), 0) if target else 0
+        outside = (
+            next((holder for holder in proc.holders(held_end) if holder not in pids_of_run), 0)
+            if target
+            else 0
+        )
         return proc.program(outside) if outside else ""

@@ -40,8 +40,8 @@ class Signs:
         self._steps = FIRST_STEPS  # with so many, the first look counts no lines of an earlier start
         self.look()
         self._steps = 0
-        # For each kind of line about steps, the part of its first line from the number on. The key is the part
-        # of the line before that, without digits.
+        # For each kind of line about steps, the part of its first line from the number on. The key is the
+        # part of the line before that, without digits.
         self._rests_by_start: dict[str, str] = {}
 
     @property

@@ -40,9 +40,10 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_signals: bool = True) -> int:
     """Start commands with their environments, pass all signals on, and wait for all processes.
 
-    With `unblocks_signals`, the processes start with blocked signals, and unblock them when they are ready, as
-    processes of this package do. The result is the exit status of the process that failed first, or 128 + N
-    if signal N ended that process. If no process failed, the result is 75 if a process was preempted, else 0.
+    With `unblocks_signals`, the processes start with blocked signals, and unblock them when they are ready,
+    as processes of this package do. The result is the exit status of the process that failed first, or 128 +
+    N if signal N ended that process. If no process failed, the result is 75 if a process was preempted, else
+    0.
     """
     children: list[subprocess.Popen[bytes]] = []
 

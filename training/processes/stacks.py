@@ -37,7 +37,8 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 # Kernel functions in which a thread waits. A signal has different effects on the wait (signal(7)):
 # - _CONTINUED_WAITS: the wait continues.
-# - _ENDED_WAITS: the wait ends. Python then repeats the call, but torch before 2.5 gives up while it connects.
+# - _ENDED_WAITS: the wait ends. Python then repeats the call, but torch before 2.5 gives up while it
+# connects.
 # - _SOCKET_WAITS: the wait ends if the socket has a time limit, which /proc does not show.
 # A thread in any other function gets no signal. For example, a call on a slow file system might fail.
 _CONTINUED_WAITS = re.compile(r"futex|do_wait|.*pipe_|locks_lock|fcntl_setlk|wait_for_partner")
@@ -107,8 +108,9 @@ def ranks_below(root: int, *, spawns: bool = False, node: int = 0) -> dict[int, 
 def _spawned(pid: int, node: int) -> dict[int, int]:
     """Return the process ids of the ranks that a trainer started, by rank.
 
-    Without such processes, the trainer itself is the only rank. A launcher sets RANK for each rank. Lightning sets LOCAL_RANK for all ranks except the first, which is the
-    trainer itself. multiprocessing sets no variable, so its ranks are numbered in the order of their start.
+    Without such processes, the trainer itself is the only rank. A launcher sets RANK for each rank. Lightning
+    sets LOCAL_RANK for all ranks except the first, which is the trainer itself. multiprocessing sets no
+    variable, so its ranks are numbered in the order of their start.
     """
     numbered = [*_started_with_number(pid)]
     ranks = {proc.variable(process, "RANK"): process for process in numbered}
@@ -154,8 +156,8 @@ def top_programs(pid: int) -> Iterator[int]:
 def _wrapped_trainer(pid: int) -> int:
     """Return the trainer that a program wraps, or the program itself.
 
-    A program wraps a trainer if it trains nothing itself, and started exactly one program with torch. Processes
-    with the program's command line, or of multiprocessing, are parts of the program.
+    A program wraps a trainer if it trains nothing itself, and started exactly one program with torch.
+    Processes with the program's command line, or of multiprocessing, are parts of the program.
     """
     own_command = proc.read(pid, "cmdline")
     started: list[int] = []
@@ -306,7 +308,9 @@ def locked_loader_line(pid: int) -> str:
 
 def _is_locked(pid: int) -> bool:
     """Return whether all threads of a loader wait for its own locks, or accept connections."""
-    tasks = [*proc.threads(pid)]  # a thread that accepts connections belongs to multiprocessing, and only serves
+    tasks = [
+        *proc.threads(pid)
+    ]  # a thread that accepts connections belongs to multiprocessing, and only serves
     is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid) and not proc.awaits_signals(pid)
     return is_locked and all(proc.waits_for_own_lock(pid, task) or proc.accepts(pid, task) for task in tasks)
 
@@ -314,7 +318,9 @@ def _is_locked(pid: int) -> bool:
 def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
     """Return whether a loader waits for work, by its stack."""
     names = [function for *_, function in stack]
-    inner = stack[: names.index(_WORKER_FUNCTION)] if _WORKER_FUNCTION in names else ()  # the calls that it makes
+    inner = (
+        stack[: names.index(_WORKER_FUNCTION)] if _WORKER_FUNCTION in names else ()
+    )  # the calls that it makes
     return bool(inner) and all(_QUEUE_FILES.search(path) for path, *_ in inner)
 
 
@@ -339,7 +345,7 @@ def _loader_line(stack: Sequence[Sequence[str]]) -> str:
 
 
 def _stack_file(pid: int) -> str:
-    """Return the path in /proc of the memory into which a process writes its stacks; "" without the memory."""
+    """Return the path in /proc of the memory into which a process writes stacks; "" without the memory."""
     with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
         for entry in entries:
             if os.readlink(entry.path).startswith(f"/memfd:{MEMORY} "):  # noqa: PTH115 - Python 3.7

@@ -57,7 +57,9 @@ class Stop:
             with contextlib.suppress(OSError):  # the file system may answer at the next look
                 if self._file.exists():
                     self._request(read_stop_file(self._file) or STOP_FILE)
-            half = max(0.0, self._deadline - self.began) / 2  # a short job trains for at least half of its time
+            half = (
+                max(0.0, self._deadline - self.began) / 2
+            )  # a short job trains for at least half of its time
             if time.time() >= self._deadline - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
                 self._request(DEADLINE)
         return [float(requested) for requested in self._requested]

@@ -14,9 +14,9 @@ MIN_RANKS = 2  # ranks, because a single rank waits for no other rank
 MAX_NAMED = 4  # ranks that the line names
 # States of a main thread in /proc in which a rank can do nothing, and their names in messages.
 HELD_STATES = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
-# The activities of a rank, the values of `does`. STILL needs evidence: the rank can't act again by itself, and
-# nothing outside of the run can wake it up. Any other wait is OUTSIDE. A rank in a collective call (`call`)
-# waits for other ranks, also if it seems to compute.
+# The activities of a rank, the values of `does`. STILL needs evidence: the rank can't act again by itself,
+# and nothing outside of the run can wake it up. Any other wait is OUTSIDE. A rank in a collective call
+# (`call`) waits for other ranks, also if it seems to compute.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
 ASLEEP_SHARE = 0.75  # share of a pause in which a sleeping rank has not woken up once
 OF_A_LOADER = " of a loader"  # the end of a line's name if a loader's process runs the line
@@ -93,10 +93,10 @@ def judge(
 ) -> Verdict:
     """Return the verdict with the rank for which the others wait; an empty verdict without such a rank.
 
-    `ranks` are the facts of `facts`, `quiet_s` is the length of the pause, and `node_ranks` are the ranks that
-    the node of rank 0 has or had. Only a `late` verdict may name a rank that is busy, waits outside of the run
-    or does not answer, or a run whose ranks are all in the same call. Before that time a slow network or a
-    slow GPU looks the same.
+    `ranks` are the facts of `facts`, `quiet_s` is the length of the pause, and `node_ranks` are the ranks
+    that the node of rank 0 has or had. Only a `late` verdict may name a rank that is busy, waits outside of
+    the run or does not answer, or a run whose ranks are all in the same call. Before that time a slow network
+    or a slow GPU looks the same.
     """
     size = max((rank["size"] for rank in ranks), default=0)
     in_call = [rank for rank in ranks if rank["call"] and rank["state"] not in HELD_STATES]
@@ -115,24 +115,41 @@ def judge(
     some_not_in_call = bool(others or missing)
     # While a rank waits in a call, another of its threads may do the work for which another rank waits, for
     # example in a process group of its own.
-    no_thread_works = all(rank["alone"] for rank in in_call) or any(rank["state"] in HELD_STATES for rank in others)
+    no_thread_works = all(rank["alone"] for rank in in_call) or any(
+        rank["state"] in HELD_STATES for rank in others
+    )
     calls_differ = len({*map(activity, in_call)}) > 1 and all(rank["call"] != GPU_CALL for rank in in_call)
-    all_wait = missing_have_ended and others_stand_still and all(_waits(rank, some_not_in_call=some_not_in_call) for rank in in_call)
+    all_wait = (
+        missing_have_ended
+        and others_stand_still
+        and all(_waits(rank, some_not_in_call=some_not_in_call) for rank in in_call)
+    )
     can_report_early = all_wait and ((no_thread_works and (some_not_in_call or calls_differ)) or late)
     others_do_nothing = all(rank["does"] in (STILL, OUTSIDE) for rank in others)
     can_report_late = (
         late
         and some_not_in_call
-        and (any(rank["does"] in (STILL, OUTSIDE) for rank in in_call) or (bool(others) and others_do_nothing))
+        and (
+            any(rank["does"] in (STILL, OUTSIDE) for rank in in_call) or (bool(others) and others_do_nothing)
+        )
     )
     if not can_report_early and not can_report_late:
         return Verdict()
-    # Nothing is sure if a rank wakes up now and then, because the rank may come later. The same is true if all
-    # ranks are in the same call, because the network may be slow.
+    # Nothing is sure if a rank wakes up now and then, because the rank may come later. The same is true if
+    # all ranks are in the same call, because the network may be slow.
     others_sleep = all(rank["does"] == STILL or rank["woke_s"] > ASLEEP_SHARE * quiet_s for rank in others)
     none_works = others_stand_still or all(rank["does"] != COMPUTES for rank in in_call)
-    is_sure = missing_have_ended and others_do_nothing and others_sleep and none_works and no_thread_works and (some_not_in_call or calls_differ)
-    return Verdict(_line(in_call, others, missing, size, quiet_s, missing_have_ended=missing_have_ended), is_sure)
+    is_sure = (
+        missing_have_ended
+        and others_do_nothing
+        and others_sleep
+        and none_works
+        and no_thread_works
+        and (some_not_in_call or calls_differ)
+    )
+    return Verdict(
+        _line(in_call, others, missing, size, quiet_s, missing_have_ended=missing_have_ended), is_sure
+    )
 
 
 def _waits(rank: Mapping[str, Any], *, some_not_in_call: bool) -> bool:
@@ -161,7 +178,10 @@ def _line(
     if count > 1:
         does = re.sub("^is ", "are ", re.sub("^(waits|computes)", lambda verb: verb[0][:-1], does))
     parts = [f"{count} of {size} ranks {does}"]
-    parts += [f"rank {rank} has ended" + " or gives no answer" * (not missing_have_ended) for rank in missing[:MAX_NAMED]]
+    parts += [
+        f"rank {rank} has ended" + " or gives no answer" * (not missing_have_ended)
+        for rank in missing[:MAX_NAMED]
+    ]
     parts += [f"rank {rank['rank']} on {rank['host']} {activity(rank)}" for rank in named[:MAX_NAMED]]
     if max(len(missing), len(named)) > MAX_NAMED:
         parts.append("more ranks are elsewhere")

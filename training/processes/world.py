@@ -45,7 +45,8 @@ class World:
 def join(place: Place, check: Callable[[], None], *, device: str, backend: str, timeout_s: float) -> World:
     """Choose the device and the threads, and join the process group.
 
-    `check` may raise UserError. All processes raise UserError if `check` or the choice of the device fails on any process.
+    `check` may raise UserError. All processes raise UserError if `check` or the choice of the device fails on
+    any process.
     """
     chosen, problem = torch.device("cpu"), None
     try:
@@ -70,7 +71,7 @@ def join(place: Place, check: Callable[[], None], *, device: str, backend: str, 
 
 
 def keep_memory() -> bool:
-    """Let torch use huge pages, and the C library keep freed memory; return whether the latter is possible."""
+    """Use huge pages, and keep freed memory; return whether the C library can keep it (mallopt(3))."""
     # torch reads this variable before it makes its first large tensor: c10/core/impl/alloc_cpu.cpp
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     # By default glibc returns large blocks to Linux in each step, which takes 10 to 33 % of the step.

@@ -18,8 +18,8 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     """Add up the results of all processes since the last synchronisation.
 
     A single all-reduce adds the losses, counts, times of ranks and requests to stop. So the CPU waits for the
-    GPU only here. `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` a save follows,
-    so the weights are checked.
+    GPU only here. `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` a save
+    follows, so the weights are checked.
 
     Raises:
         StoppedError: A process has a request to stop.
@@ -31,7 +31,9 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     if saves:
         broken = [~torch.isfinite(weight.detach()).all() for weight in session.model.parameters()]
         also_summed[0] = torch.stack(broken).any()
-    (loss, correct, samples, broken_weights, *times), why = agree(session, torch.cat((since_sync, also_summed)))
+    (loss, correct, samples, broken_weights, *times), why = agree(
+        session, torch.cat((since_sync, also_summed))
+    )
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # so that progress.checkpoint names the newest checkpoint
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"

@@ -28,7 +28,7 @@ from training.run.pace import Pace
 from training.run.resume import checkpoint_folder, restore, save
 from training.run.score import metrics_text, report
 from training.run.session import Meter, Progress, Session
-from training.run.setup import announce, prepare, facts_about, warm_up, wrap
+from training.run.setup import announce, facts_about, prepare, warm_up, wrap
 from training.run.usage import Usage, add_up, gpu_numbers, trace
 from training.runfolder import read_saved
 from training.saving import checkpoint
@@ -134,7 +134,7 @@ def _train(session: Session) -> int:
 
 
 def _other_job(session: Session) -> str:
-    """Return the end of a sentence about another job that saved last in this folder; "" if it was this job."""
+    """Return a clause about another job that saved last in this folder; "" if it was this job."""
     newest = list_checkpoints(checkpoint_folder(session.config))[:1] if session.log.speaks else []
     job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
     if not job or job == os.environ.get("SLURM_JOB_ID", ""):

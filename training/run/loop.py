@@ -33,8 +33,8 @@ PARTS_OF_ONE = 1 << 24  # float64 adds multiples of 1 / PARTS_OF_ONE without rou
 class Tally:
     """The sums of loss, score and samples, on the device: float64 (3,).
 
-    The metrics of small outputs are computed for MAX_KEPT_PARTS parts at once, because each computation starts
-    14 kernels.
+    The metrics of small outputs are computed for MAX_KEPT_PARTS parts at once, because each computation
+    starts 14 kernels.
     """
 
     def __init__(self, session: Session) -> None:
@@ -112,7 +112,9 @@ def train_step(
     the images of all processes. `tally` gets the results of this process.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
-    for group in session.updater.optimizer.param_groups:  # as its zero_grad does, but without that method's hooks
+    for (
+        group
+    ) in session.updater.optimizer.param_groups:  # as its zero_grad does, but without that method's hooks
         for weight in group["params"]:
             weight.grad = None
     images = sum(counts)
@@ -203,7 +205,8 @@ def stand_in(session: Session, images: int) -> Batch:
 
 def sums_of(losses_B: torch.Tensor, *scores_B: torch.Tensor) -> torch.Tensor:
     """Return the sums of a batch's losses and of each score, and the number of its samples (float64)."""
-    # The sums are multiples of 1 / PARTS_OF_ONE, so totals over steps do not depend on the place of an interruption.
+    # The sums are multiples of 1 / PARTS_OF_ONE, so totals over steps do not depend on the place of an
+    # interruption.
     all_B = torch.stack([values.double() for values in (losses_B, *scores_B)])
     sums = all_B.mul_(PARTS_OF_ONE).round_().sum(dim=1).div_(PARTS_OF_ONE)
     return torch.cat((sums, torch.full_like(sums[:1], len(losses_B))))

@@ -1,4 +1,4 @@
-"""The search for slow ranks, by the time of each rank before its backward pass, in which it waits for others."""
+"""The search for slow ranks, by the time that each rank needs before its backward pass."""
 
 import time
 from statistics import median_low
@@ -24,7 +24,9 @@ class Pace:
         self._marks: list[Any] = []  # three marks for each part of a step: times, or events of the GPU
         self._timed_parts = 0  # at the last synchronisation
         self._has_saved = False  # whether the steps before the last synchronisation ended with a save
-        self._changed_for = [0] * len(hosts)  # by rank: parts in a row in which its pace was not the known one
+        self._changed_for = [0] * len(
+            hosts
+        )  # by rank: parts in a row in which its pace was not the known one
         self._slow: dict[int, str] = {}  # by rank: the descriptions of the ranks that are known as slow
 
     @property

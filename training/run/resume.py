@@ -133,7 +133,7 @@ def _try_write(session: Session, write: Callable[[], int]) -> int:
 
 
 def _write_later(session: Session, write: Callable[[], int]) -> int:
-    """Retry until the checkpoint is written; return its size, or 0 if the training wants to save again or ends."""
+    """Retry until the checkpoint is written; return its size, or 0 if the training saves again or ends."""
     while session.writer.pause(RETRY_S):
         with contextlib.suppress(OSError):
             return _try_write(session, write)
@@ -206,7 +206,7 @@ def _load_checkpoint(session: Session) -> Found | None:
 
 
 def _saved_by_this_job(run_dir: Path) -> bool:
-    """Return whether an earlier start of this job has saved. Then --resume FILE, of its first start, is over."""
+    """Return whether an earlier start of this job has saved; --resume FILE was for the first start."""
     job = os.environ.get("SLURM_JOB_ID", "")
     if not job or os.environ.get("SLURM_RESTART_COUNT", "0") in {"", "0"}:
         return False

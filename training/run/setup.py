@@ -136,7 +136,8 @@ def wrap(session: Session) -> nn.Module:
     model: Any = session.model
     if config.compile:
         # Compiled before it is wrapped: torch.compile of a DistributedDataParallel compiles no nn.Sequential
-        # (pytorch#140416). Not dynamic: otherwise a short last batch would change how later ones are computed.
+        # (pytorch#140416). Not dynamic: otherwise a short last batch would change how later ones are
+        # computed.
         model = torch.compile(model, dynamic=False)
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters

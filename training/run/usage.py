@@ -58,8 +58,8 @@ class Usage:
 
     def facts(self) -> dict[str, Any]:
         """Return the resources that this process has used, as facts for `add_up`."""
-        # The peak memory of this process (VmHWM) and the memory of its loaders (Pss), in KiB. In Pss, each page
-        # that loaders share with this process counts in part. Without these lines the sum is 0.
+        # The peak memory of this process (VmHWM) and the memory of its loaders (Pss), in KiB. In Pss, each
+        # page that loaders share with this process counts in part. Without these lines the sum is 0.
         me = os.getpid()
         texts = [read(me, "status"), *(read(child, "smaps_rollup") for child in children(me))]
         memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(texts), re.MULTILINE)
@@ -122,7 +122,8 @@ def trace(config: Config, log: Log, remaining_steps: int) -> Iterator[Any]:
         return
     if skipped < 1:
         fix = f"at most {remaining_steps - 1}" if remaining_steps > 1 else "more --epochs"
-        log.say(f"No trace: --profile-steps {steps} needs {steps + 1} steps, and {remaining_steps} are left; fix: {fix}")
+        needed = f"--profile-steps {steps} needs {steps + 1} steps"
+        log.say(f"No trace: {needed}, and {remaining_steps} are left; fix: {fix}")
         yield None
         return
     from torch import profiler

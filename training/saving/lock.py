@@ -86,7 +86,7 @@ class RunLock:
         return True
 
     def _why_dead(self, holder: Holder, updated: float, tell: Callable[[str], None]) -> str:
-        """Return why the holder must be dead, or "" if it runs; wait up to STALE_S for an update of the lock."""
+        """Return why the holder must be dead, or "" if it runs; wait up to STALE_S for an update."""
         own = self._own
         if holder.get("job") and holder.get("job") == own["job"] and holder.get("restart") != own["restart"]:
             return "it is an earlier start of this job"

@@ -74,8 +74,8 @@ def _lacks_memory(error: Exception, size: int) -> bool:
 
 def _check_parts(file: IO[bytes], *, sums: bool) -> None:
     """Raise CorruptError unless each part of an archive is uncompressed, and with `sums` has its checksum."""
-    # torch checks no checksums. It copies nothing of a part that is marked as a folder, so the part's tensor would
-    # hold the former contents of the memory.
+    # torch checks no checksums. It copies nothing of a part that is marked as a folder, so the part's tensor
+    # would hold the former contents of the memory.
     with zipfile.ZipFile(file) as archive:
         parts = archive.infolist()
         for part in parts:

@@ -10,7 +10,7 @@ import torch
 
 
 class Writer:
-    """A thread that writes checkpoints, because file systems may be slow. Before each write it calls `check`."""
+    """A thread that writes checkpoints, because file systems may be slow. It calls `check` before each."""
 
     def __init__(self, check: Callable[[], None] = lambda: None) -> None:
         self.copies = Copies()
@@ -22,8 +22,8 @@ class Writer:
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
         """Wait for the previous work, raise its error, and start `work` in a thread.
 
-        With `after` the caller does not wait: the thread waits for the previous work, and drops `work` if that
-        fails.
+        With `after` the caller does not wait: the thread waits for the previous work, and drops `work` if
+        that fails.
         """
         self._is_awaited.set()
         if not after:
