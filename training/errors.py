@@ -62,9 +62,7 @@ class NotFiniteError(Exception):
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error in one line. Errors of other packages have their type before the text."""
-    text = " ".join(str(error).split())[
-        :2000
-    ]  # long enough for torch's "out of memory", which has 700 characters
+    text = " ".join(str(error).split())[:2000]  # torch's text about memory has 700 characters
     return text if isinstance(error, (UserError, NotFiniteError)) else f"{type(error).__name__}: {text}"
 
 

@@ -195,9 +195,8 @@ def check_gpu(gpu: int) -> None:
         try:
             properties = torch.cuda.get_device_properties(gpu)
             facts["uuid"] = str(getattr(properties, "uuid", ""))
-            facts["integrated"] = bool(
-                getattr(properties, "is_integrated", False)
-            )  # it uses the memory of the CPUs
+            # An integrated GPU uses the memory of the CPUs.
+            facts["integrated"] = bool(getattr(properties, "is_integrated", False))
             facts["free"], facts["total"] = torch.cuda.mem_get_info(gpu)
             facts["wrong"] = wrong_products(torch, f"cuda:{gpu}") or bad_pages(properties)
         except RuntimeError as error:

@@ -208,7 +208,7 @@ def test_each_flag_of_another_trainer_stands_for_one_that_there_is(name: str) ->
     beside += ["--launcher", "spawn", "--weight-decay", "0.1"]
     field = next(field for field in fields(Config) if f"--{field.name.replace('_', '-')}" == flag)
     if not value and not isinstance(field.default, bool):
-        least = field.metadata["least"]
+        least = field.metadata["minimum"]
         number = str(max(field.default, least)) if isinstance(field.default, (float, int)) else "x"
         value = next(iter(field.metadata["choices"]), number)
 

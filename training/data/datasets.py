@@ -34,9 +34,8 @@ class Data:
     validation: Split
     classes: int
     shape_CHW: tuple[int, ...]
-    target: torch.Tensor = field(
-        default_factory=lambda: torch.zeros((), dtype=torch.int64)
-    )  # a target of zeros
+    # a target of zeros
+    target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     checksum: str = ""  # checksum of the training labels, and of the names of classes and files
     norm: Norm = field(default_factory=Norm)  # for images of the type uint8
     names: tuple[str, ...] = ()  # the names of the classes; () if the data set has none

@@ -17,10 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from training.errors import UserError
 
-OWN_METHODS = (
-    "set_grad_checkpointing",
-    "gradient_checkpointing_enable",
-)  # of models of timm and Transformers
+# Methods of models of timm and of Transformers.
+OWN_METHODS = ("set_grad_checkpointing", "gradient_checkpointing_enable")
 
 
 def checkpoint_activations(model: nn.Module) -> nn.Module:

@@ -52,9 +52,8 @@ QUESTION_FILE = "ask"  # the file in FOLDER with the question of rank 0's watche
 # The kinds of questions. BY_PROC asks only for facts from /proc, ABOUT_IDLE also for the stacks of idle
 # ranks, and ABOUT_ALL also for the stacks of computing ranks.
 BY_PROC, ABOUT_IDLE, ABOUT_ALL = range(3)
-ODD_NODES_FILE = (
-    f"{FOLDER}/odd"  # a line for each run that was ended: the job, and the node of the rank that hung
-)
+# A line for each run that was ended: the job, and the node of the rank that hung.
+ODD_NODES_FILE = f"{FOLDER}/odd"
 
 
 class Watcher:
@@ -103,9 +102,8 @@ class Watcher:
     def _note_ranks(self) -> None:
         """Find the ranks of this node, and note what they have done since the last look."""
         now = time.monotonic()
-        self._now_s += min(
-            now - self._looked_at, self.limit_s
-        )  # a longer gap shows that the job was suspended
+        # A longer gap shows that the job was suspended.
+        self._now_s += min(now - self._looked_at, self.limit_s)
         self._looked_at = now
         pids_by_rank = stacks.ranks_below(self._root, spawns=self._spawns, node=self._node)
         # Ranks that a trainer spawned are numbered by their order. When one has ended, the numbers are wrong.
@@ -193,9 +191,8 @@ class Watcher:
         self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         hang = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
         if hang.line:
-            late = not verdict.judge(
-                ranks, self._ranks.keys(), quiet_s
-            ).line  # only a late verdict names a hang
+            # Whether only a late verdict names a hang.
+            late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).line
             self._next_question_s = self._now_s + (late_s if late else early_s)
             self._report(hang, late=late, early_s=early_s)
 
@@ -345,8 +342,8 @@ class Watcher:
             "moved_s": self._now_s - rank.moved_s,
             "sleeps": proc.sleeps(rank.pid),
             "woke_s": self._now_s - rank.main_woke_s,
-            "alone": self._now_s - rank.could_act_s
-            >= still_s,  # no other thread, and no signal, could have acted
+            # No other thread, and no signal handler, could have acted.
+            "alone": self._now_s - rank.could_act_s >= still_s,
             "stuck": self._is_stuck(rank, still_s, waits_for_loader=waits_for_loader),
             "program": rank.awaited_program({other.pid for other in self._ranks.values()}) if text else "",
             "connections": rank.connections(self._now_s),

@@ -46,9 +46,8 @@ class Thread(NamedTuple):
     """The state of a thread at a moment."""
 
     name: str
-    state: (
-        str  # the letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t stopped, Z ended
-    )
+    # the letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t are stopped, Z has ended
+    state: str
     wakes: int  # the number of times that the thread has begun to wait
     wanted_s: float  # CPU time so far, and time in which the thread waited for a CPU
 
