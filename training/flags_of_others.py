@@ -115,7 +115,7 @@ FLAGS = {
 def own_flag(word: str, own_flags: Iterable[str]) -> str:
     """Return the flag of this trainer for an unknown word such as `--print-freq` or `--epoch=3`.
 
-    The result is "" if none of `own_flags` has the same meaning or a similar name.
+    The result is "" if no flag of `own_flags` has the same meaning or a similar name.
     """
     name = word.lstrip("-").partition("=")[0].replace("_", "-")
     if name in FLAGS:

@@ -282,12 +282,12 @@ def _show_guide(*names: str, others: Sequence[str]) -> None:
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:
     """Return the context of the command with these names, such as profile check, below `context`'s parent."""
     assert context.parent is not None  # noqa: S101
-    found = context.parent
+    parent = context.parent
     for name in names:
-        if not isinstance(found.command, click.Group):
+        if not isinstance(parent.command, click.Group):
             raise click.UsageError(f"unexpected extra argument ({name})", context)
-        command = found.command.get_command(found, name)
+        command = parent.command.get_command(parent, name)
         if command is None:
-            raise click.UsageError(f"No such command '{name}'.", found)
-        found = click.Context(command, info_name=name, parent=found)
-    return found
+            raise click.UsageError(f"No such command '{name}'.", parent)
+        parent = click.Context(command, info_name=name, parent=parent)
+    return parent

@@ -191,7 +191,7 @@ def submit_reviewed(
     _refuse_several(submissions, follow=follow)
     _refuse_unknown_runs(after if dry_run else ())
     reviews = [submission.review for submission in submissions]
-    if reviewed or not yes or form == "json":  # otherwise nobody sees the digest
+    if reviewed or not yes or form == "json":  # otherwise no user sees the digest
         reviews = [review_of(submission, after=after, keep_env=keep_env) for submission in submissions]
     extra_findings = click.get_current_context().meta.get(EXTRA_FINDINGS, ())
     reviews[0] = dataclasses.replace(reviews[0], findings=(*extra_findings, *reviews[0].findings))

@@ -70,8 +70,8 @@ def moment(
 
 def minutes(seen: ClusterMoment, wanted: int, free: Sequence[str] = ("n2", "n3", "n4")) -> float | None:
     """How many minutes so many nodes are free; None if they are not."""
-    found = longest_hole(seen, free, next_claims(seen), wanted)
-    return None if found is None else found.time_s / 60
+    hole = longest_hole(seen, free, next_claims(seen), wanted)
+    return None if hole is None else hole.time_s / 60
 
 
 def test_a_hole_ends_where_the_plan_of_another_job_begins() -> None:

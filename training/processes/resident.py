@@ -67,7 +67,7 @@ def library_mappings(maps: list[str], mounts: list[str]) -> Iterator[tuple[int, 
     belongs to the image: before Linux 6.8, a file in an overlay may have the device of the file below it.
     """
     devices = {mount_point: device for device, mount_point, _ in map(_mount, mounts)}
-    # Enroot mounts parts of the image onto itself, so the device of the root is no other device.
+    # Enroot mounts parts of the image onto itself, so the device of the root also belongs to the image.
     other_devices = {*devices.values()} - {devices.get("/")}
     mappings = [line.split(maxsplit=5) for line in maps]
     libraries = {fields[5] for fields in mappings if len(fields) > 5 and "x" in fields[1]}

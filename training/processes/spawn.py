@@ -32,7 +32,7 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     environment_of_ranks = {**os.environ, PARENT: str(os.getpid())}
     environments = spawn_environments(environment_of_ranks, processes, nodes=nodes, node=node)
     status = start([(command, environment) for environment in environments])
-    for name in (number.name for number in signal.Signals if status == 128 + number):  # one signal, or none
+    for name in (number.name for number in signal.Signals if status == 128 + number):  # at most one signal
         complain(f"error: a rank on {socket.gethostname()} was ended by {name}")
     return status
 

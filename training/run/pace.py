@@ -46,7 +46,7 @@ class Pace:
         also 0 if it has saved since the last call, or saves now.
         """
         marks, self._marks, self._timed_parts = self._marks, [], len(self._marks) // 3
-        # A save makes rank 0 slower, which is no fault of its node.
+        # A save makes rank 0 slower, which is not a fault of its node.
         is_fair, self._has_saved = not (self._has_saved or is_saving), saves
         times = [0.0] * 2 * len(self._hosts)
         if marks and is_fair:

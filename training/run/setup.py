@@ -167,7 +167,7 @@ def try_out(session: Session) -> Task:
     config, data, model = session.config, session.data, session.model
     last_batch = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
-    # The images of a process in the last part of the last step. One is then a stand-in, if there are none.
+    # The images of a process in the last part of the last step. Without images, a stand-in takes their place.
     least = max(1, (last_batch % part or part) // session.world.size)
     images = 1 if config.evaluate else min(least, 2)
     x_BCHW, y_B = stand_in(session, images)

@@ -27,7 +27,7 @@ _CHOICE_OPTION = re.compile(
     r"|uid|runstates)\b"
 )
 _SIGNAL_OPTION = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")  # such as -SIGTERM, -USR1 and -9
-_VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")  # a word after them is no pattern
+_VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")  # the word after such an option is not a pattern
 
 
 @RULES.add(

@@ -14,7 +14,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# An address that nobody has, such as <your email> or NetID@example.edu.
+# An address that no user has, such as <your email> or NetID@example.edu.
 _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CHANGE_?ME", re.IGNORECASE)
 
 

@@ -42,7 +42,7 @@ _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE
 def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         if not script.body.option_at("errexit", command.line) or command.context.condition:
-            continue  # without set -e the script goes on anyway; a condition sees the status
+            continue  # without set -e the script continues anyway; a condition sees the status
         hider = _status_hider(script, command)
         if hider:
             what = f"set -e sees the status of {hider}, not of sbatch: a refused job does not end the script"

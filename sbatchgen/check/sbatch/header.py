@@ -221,6 +221,6 @@ def _unquoted(word: str) -> str:
 
 
 def _skip_blanks(line: str, at: int) -> int:
-    """Return the offset of the first character from `at` on that is no blank."""
+    """Return the offset of the first character from `at` on that is not a blank."""
     match = _BLANKS.match(line, at)
     return match.end() if match else at

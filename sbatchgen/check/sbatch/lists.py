@@ -13,7 +13,7 @@ from sbatchgen.check.sbatch.values import fold
 _KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer", "expand")
 # The text after a job id, such as _3 in 12_3 or +5 in 12+5, is not checked.
 _JOB_ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
-_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")  # a text with one pair of brackets or none
+_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")  # a text with at most one pair of brackets
 # Features that are joined only by & or only by |, such as a100&ib.
 _FLAT = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
 _PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")  # a text whose parentheses are in pairs

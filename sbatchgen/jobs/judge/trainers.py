@@ -203,8 +203,8 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
         return
     prefix = _environment_folder(job)
     # The packages of a module or an image are not known: it may have those that torch usually brings.
-    found = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
-    if names := sorted((job.source.packages & {*_packages(Path(base))}) - found):
+    available = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    if names := sorted((job.source.packages & {*_packages(Path(base))}) - available):
         what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
         what += f"{base} are hidden from it, since they may take the place of those of the environment"
         fix = "--set user_packages=true (or user_packages: true); or install them into the environment"

@@ -143,7 +143,7 @@ def _chosen_partition(resolved: ResolvedJob, why: str) -> Setting:
 
 
 def _is_surprise(key: str, origin: Origin, value: str) -> bool:
-    """Return whether the review shows a value; a value from the job or the command line is no surprise."""
+    """Return whether the review shows a value; a value from the job or the command line is not a surprise."""
     if origin.level is Level.DEFAULT:
         is_guess = origin.where.startswith(GUESS_START)
         is_limited = origin.where.endswith(LIMITED_END)

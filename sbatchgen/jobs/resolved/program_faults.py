@@ -101,7 +101,7 @@ def _old_variable_faults(
     """Yield a fault for each variable of an older release, such as SERVER_HOST without a prefix.
 
     Variables got the prefix because a program may read SERVER_HOST as a setting of its own. A variable that
-    the job itself sets is no fault.
+    the job itself sets is not a fault.
     """
     names_by_variable = {other.name.variable_part: other.name for other in programs}  # "SERVER" -> "server"
     texts = [*texts_of(program.spec)]

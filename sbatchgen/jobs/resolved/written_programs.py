@@ -79,7 +79,7 @@ def _placed_beside(program: WrittenProgram, programs: Sequence[WrittenProgram]) 
 
 
 def main_program(programs: Sequence[WrittenProgram]) -> WrittenProgram:
-    """Return the program with `main: true`; the first program if none has it."""
+    """Return the program with `main: true`; the first program if no program has it."""
     return next((program for program in programs if program.spec.main), programs[0])
 
 

@@ -27,7 +27,7 @@ MAX_LINE = 4000  # bytes of a line that are read
 MAX_LINES = 4000  # lines of each kind in a log that become points: a picture has fewer columns
 # The next patterns read lines as plain programs, tqdm, Lightning and transformers print them, such as
 # "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%".
-_BETWEEN = r"['\"]?[\s:=\[(#'\"]{0,12}"  # what stands between "epoch" and its number
+_BETWEEN = r"['\"]?[\s:=\[(#'\"]{0,12}"  # what may be between "epoch" and its number
 # "Epoch 3" or "step: 40": how far the training is
 _PLACE = re.compile(
     rf"(?i)(?<!per )(?<![/_-])\b(?:(epoch){_BETWEEN}(\d{{1,12}})(?:\.\d{{1,20}})?"

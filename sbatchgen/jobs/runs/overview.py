@@ -140,7 +140,7 @@ def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
         text = text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
         counts.append(f"{len(points):,} {state}" + (f" ({text})" if state in (FAILED, STOPPED, NEW) else ""))
     ranked = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.ranked
-    metrics = [sort] if sort and sort not in sweep.names else []  # a column of its own, if it is no parameter
+    metrics = [sort] if sort and sort not in sweep.names else []  # a new column, if it is not a parameter
     with_result = {point.number for point in ranked}
     others = [point for point in sweep.points if point.number not in with_result]
     rows = [("POINT", *sweep.names, *metrics, "STATE", "TRAINING")]

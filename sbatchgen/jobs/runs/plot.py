@@ -101,7 +101,7 @@ def _add(history: History, event: Mapping[str, Any]) -> None:
             while points and points[-1][0] > step:
                 points.pop()
         kept_restarts = [earlier for earlier in history.restarts if earlier <= step]
-        history.restarts = kept_restarts + [step] * bool(step)  # a start at step 0 is no restart
+        history.restarts = kept_restarts + [step] * bool(step)  # a start at step 0 is not a restart
         history.end = ""
     elif kind in CURVES:
         for name in CURVES[kind]:

@@ -23,7 +23,7 @@ NAME_WRITABLE = "name a folder that you can write into: --run-dir"  # a fix
 def refusal(run_dir: Path) -> Problem | None:
     """Return why a folder can't be trusted as a run folder; None if it can, or does not exist yet.
 
-    Nobody else may be able to replace the folder, and its files must belong to this user or to root.
+    No other user may be able to replace the folder, and its files must belong to this user or to root.
     """
     real = Path(os.path.realpath(run_dir.parent))
     for folder in dict.fromkeys((*run_dir.absolute().parents, real, *real.parents)):

@@ -34,7 +34,7 @@ _WHILE_TRAINING = ("train", "epoch", "resources", "save", "preempted", "done")
 class RunUsage:
     """The resources that the jobs of a run had and used."""
 
-    # Each known start of each job, the oldest first. If none is known, a start of unknown length with the
+    # Each known start of each job, the oldest first. If no start is known, a start of unknown length with the
     # resources that the newest job asked for
     starts: Sequence[JobUsage]
     count: int  # how many starts there were, as logs or squeue show; `starts` may have fewer

@@ -159,10 +159,10 @@ def _explained(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal,
     text = line[match.end() :] if (match := _PREFIX.match(line)) else line
     if not text.strip() or _ADDITIONS.match(line):
         return None
-    found = texts().find(text)
-    if found is None:
+    known = texts().find(text)
+    if known is None:
         return Refusal(says=text), False
-    explanation, groups = found
+    explanation, groups = known
     words = [word for word in groups if word]
     # A name may be "{0}", the option that Slurm's text names.
     names = [name.format(*words, *[""] * 3) for name in options_at_fault(explanation)]

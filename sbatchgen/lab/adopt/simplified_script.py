@@ -46,7 +46,7 @@ class SimplifiedScript:
     script: JobScript
     defaults: dict[str, str]  # the variables that were replaced by their defaults
     optional: list[OptionalWord]  # the removed words of launches
-    prefix: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () if there are none
+    prefix: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () without such words
     renamed: dict[str, str]  # the new names of variables and of positional parameters, by their old names
 
 

@@ -163,7 +163,7 @@ def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
 
 
 def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
-    """Return the string in the job for a piece that a shell in each task expands; None if there is none."""
+    """Return the string in the job for a piece that a shell in each task expands; None without a string."""
     if piece.kind == "glob" and piece.text.startswith("["):  # a list, such as layers=[64,64]
         why = "bash would replace it only by names of files that match it as a pattern"
         draft.note(f"{piece.text} stays as it is: {why}")

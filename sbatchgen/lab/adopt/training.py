@@ -177,7 +177,7 @@ def adopt_after(draft: Draft, blocks: Sequence[Block]) -> None:
         what = "a trap of the script's own, and commands after the training"
         draft.lose(f"{what}: move these to a separate job")
         return
-    # With errexit, the old script went on only after success. Status 143 means that Slurm ended the job.
+    # With errexit, the old script continued only after success. Status 143 means that Slurm ended the job.
     continues = "ended == 0" if draft.body.option_at("errexit", draft.launch_lines[-1]) else "ended != 143"
     draft.profile["setup_after_runtime"] = [
         "after_training() {",

@@ -26,7 +26,7 @@ _COMPARED_FIELDS = (
     "disk",
     "features",
 )
-# States of nodes that have not told Slurm what they have.
+# States of nodes that have not reported their hardware to Slurm.
 _UNREGISTERED = {"CLOUD", "NOT_RESPONDING", "POWERED_DOWN"}
 
 

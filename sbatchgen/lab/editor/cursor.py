@@ -70,7 +70,7 @@ def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str
 def _keys_in_brackets(path: list[str], key: str, text: str) -> tuple[list[str], str]:
     """Return the path and the key at the end of a line with brackets, such as {nodes: 2, mem: 4G}."""
     outer: list[tuple[list[str], str]] = []  # the path and the key before each open bracket
-    word = ""  # the last text that is no mark, which is a key if a colon follows
+    word = ""  # the last text that is not a mark, which is a key if a colon follows
     for match in _TOKEN.finditer(text):
         mark = match["mark"] or ""
         if mark in ("{", "["):

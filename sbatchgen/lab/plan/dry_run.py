@@ -386,7 +386,7 @@ def unset_needs(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
         for use in body.uses
         if _POSITIONAL.fullmatch(use.name)
         and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")  # not ${1:-default}
-        and not any(start <= use.at < end for start, end in spans)  # $1 of a function is no argument
+        and not any(start <= use.at < end for start, end in spans)  # $1 of a function is not an argument
     ]
     count = max([1, *(int(use.name) for use in positional if use.name.isdecimal())])
     if positional and not inputs.arguments and "set -- " not in done.script.text:

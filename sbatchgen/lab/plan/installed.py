@@ -26,10 +26,10 @@ def folders_of(text: str, folder: str) -> Iterator[str]:
             path = match[0]
             if suffix and "/" not in path and not path.endswith("env"):
                 continue  # a path of an environment has a slash or ends in "env"
-            found = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
-            if found not in seen and len(seen) < _MAX_FOLDERS:
-                seen.add(found)
-                yield found
+            program = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
+            if program not in seen and len(seen) < _MAX_FOLDERS:
+                seen.add(program)
+                yield program
 
 
 def bin_folders(folder: str) -> Iterator[str]:

@@ -377,7 +377,7 @@ def _gpus_of_step(options: Options, job: Job, name: str, nodes: int, tasks: int)
     limit = int(job["gpus"][node])
     for option in ("gres", "gpus-per-node"):
         for item in options.get(option, "").split(",") if option in options else ():
-            if option != "gres" or item.startswith(("gpu", "none")):  # such as gpu:a100:2, gpu or none
+            if option != "gres" or item.startswith(("gpu", "none")):  # such as gpu:a100:2; "none" is 0
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
                 return min(count, limit)
     if (per_task := _gpus_per_task(options, job)) and not job["gpus_per_node"]:

@@ -54,8 +54,8 @@ def _nodes_of(launchers: Sequence[StartedLauncher]) -> set[str]:
 
 def _with_too_few_gpus(launchers: Sequence[StartedLauncher]) -> StartedLauncher | None:
     """Return the first launcher that starts more processes than it has GPUs."""
-    found = (launcher for launcher in launchers if 0 < len(launcher.process.gpus) < launcher.workers)
-    return next(found, None)
+    overfull = (launcher for launcher in launchers if 0 < len(launcher.process.gpus) < launcher.workers)
+    return next(overfull, None)
 
 
 def _surplus_message(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
