@@ -141,7 +141,9 @@ _LISTED = (
     *("base/machine", "check/bash", "check/lint", "check/rules", "check/sbatch", "check/script"),
     *("jobs/inputs", "jobs/judge", "lab/plan", "lab/sandbox", "lab/started"),
 )
-_NO_LIMIT = {  # names of keys; of Slurm; texts
+_NO_LIMIT = {  # names of keys; of Slurm; texts; what bounds nothing that a user has
+    "base.machine.temporary:_MAX_TRIES", "lab.plan.dry_run:_TOO_FEW_PROCESSES", "lab.plan.listing:_MAX_DIFFERING",
+    "lab.plan.stand_ins:_MAX_MOUNTS", "lab.sandbox.box:_TIMEOUT_S", "lab.started.started_ends:_LAST_COMMANDS",
     "jobs.inputs.profile:GPUS_MAX", "check.rules.option_values:LARGEST_ARRAY", "check.rules.steps:_WAITING_PROGRAMS", "check.lint.formats:GITHUB_COMMANDS",
 }  # fmt: skip
 
