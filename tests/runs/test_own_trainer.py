@@ -337,7 +337,7 @@ def test_the_python_of_the_system_without_torch_is_an_info(
 ) -> None:
     system = environment(folder / "system", "numpy.py")
     monkeypatch.setattr(trainers, "_SYSTEM_FOLDERS", (system / "bin",))
-    monkeypatch.setattr(trainers, "_PREFIXES_ALWAYS_SEARCHED", ())
+    monkeypatch.setattr(trainers, "_SYSTEM_PREFIXES", ())
     monkeypatch.setenv("PATH", f"{system}/bin:{os.environ['PATH']}")
     (folder / "train.py").write_text(SAVES)
     words = (
