@@ -2,9 +2,9 @@
 
 training/preflight.py starts this program on each node, in the training's own runtime, and reads its stdout.
 The program prints lines of JSON after MARK: first the address at which other nodes reach this node, and at
-the end the faults. A line on stdin has the addresses of all nodes. preflight.py
-closes stdin after the last check of all nodes. A check of a GPU or of a folder, and nvidia-smi, may hang.
-Therefore each runs in a process of its own with a time limit.
+the end the faults. A line on stdin has the addresses of all nodes. preflight.py closes stdin after the last
+check of all nodes. A check of a GPU or of a folder, and nvidia-smi, may hang. Therefore each runs in a
+process of its own with a time limit.
 The program uses only torch and the standard library.
 """
 
@@ -35,10 +35,13 @@ from xml.etree import ElementTree as ET
 
 MARK = "preflight: "  # the start of a line of JSON, because containers print lines of their own
 # Time limits in seconds: import torch, check a GPU or a folder, run nvidia-smi, reach another node.
-IMPORT_S, GPU_S, FOLDER_S, SMI_S, MEET_S = 90, 25, 20, 20, 5
-MEET_BYTES = 1 << 18  # sent between nodes: several frames, so that a switch that drops jumbo frames shows
+IMPORT_S, GPU_S, FOLDER_S, SMI_S, CONNECT_S = 90, 25, 20, 20, 5
+# Bytes that a node sends to another node. They need several frames, which a switch that refuses jumbo frames
+# would drop.
+SENT_BYTES = 1 << 18
 MIN_FREE_BYTES = {"/dev/shm": 32 << 20, "/tmp": 100 << 20}  # noqa: S108 - free bytes in folders that a training uses
-MIN_FOLDER_BYTES, MIN_FOLDER_FILES = 100 << 20, 100  # free bytes in other folders, and free files in all
+MIN_FOLDER_BYTES = 100 << 20  # free bytes in other folders
+MIN_FOLDER_FILES = 100  # free files in each folder
 MAX_USED_SHARE = 0.1  # share of a GPU's memory that contexts of the driver and of this check may use
 MIN_MEMLOCK = 64 << 20  # bytes that may be locked; RDMA registers more
 BUSY_SHARE = 0.1  # a left-over process that uses this share of a CPU does harm
@@ -71,7 +74,10 @@ class Findings:
 
 
 def main(argv: list[str]) -> int:
-    """Check this node. With --gpu or --folder, a child process checks only that. Return the exit status."""
+    """Check this node, or only the GPU of --gpu or the folder of --folder; return the exit status.
+
+    The check of the node starts this program again for each GPU and each folder.
+    """
     parser = argparse.ArgumentParser(prog="node.py")
     parser.add_argument("--gpus", type=int, default=0, help="GPUs of a task")
     parser.add_argument("--shared", action="store_true", help="other jobs may use the GPUs too")
@@ -101,7 +107,7 @@ def check_node(options: argparse.Namespace) -> None:
         folder_checks = {path: pool.submit(run_limited, ["--folder", path], FOLDER_S) for path in folders}
         gpu_check = pool.submit(check_gpus, options.gpus, findings, shared=options.shared)
         check_interfaces(os.environ, findings)
-        lost = meet(node, findings)
+        lost = unreached_neighbours(node, findings)
         for path, check in folder_checks.items():
             findings.faults += folder_faults(path, *check.result())
         gpu_check.result()
@@ -238,7 +244,7 @@ def bad_pages(properties: Any, devices: Path = Path("/sys/bus/pci/devices")) -> 
     """
     pci_address = (getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device"))
     path = devices / "{:04x}:{:02x}:{:02x}.0".format(*pci_address) / "ras/gpu_vram_bad_pages"
-    count = sum(line.endswith(": F") for line in read_word(path).splitlines())
+    count = sum(line.endswith(": F") for line in read_kernel_file(path).splitlines())
     return f"bad pages of its memory can't be left out: {count}" if count else ""
 
 
@@ -335,8 +341,8 @@ def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
     for name in environ.get("NCCL_IB_HCA", "").lstrip("=").split(","):
         states = devices.glob(f"{name.partition(':')[0]}/ports/*/state")
         ports = [*states] if name[:1] not in ("", "^") else []  # ^ excludes the devices that it names
-        if ports and not any("ACTIVE" in read_word(port) for port in ports):
-            findings.faults.append(Fault(f"InfiniBand {name}", f"is {read_word(ports[0])}"))
+        if ports and not any("ACTIVE" in read_kernel_file(port) for port in ports):
+            findings.faults.append(Fault(f"InfiniBand {name}", f"is {read_kernel_file(ports[0])}"))
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     if devices.is_dir() and any(devices.iterdir()) and 0 <= limit < MIN_MEMLOCK:
         findings.faults.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
@@ -369,7 +375,7 @@ def ask_kernel(interface: str, request: int) -> bytes:
     return b""
 
 
-def read_word(path: Path) -> str:
+def read_kernel_file(path: Path) -> str:
     """Return the text of a file in /sys or /proc; "?" if the file can't be read."""
     with contextlib.suppress(OSError):
         return path.read_text().strip()
@@ -396,18 +402,18 @@ def open_listener(findings: Findings) -> socket.socket:
 
 
 def serve(listener: socket.socket) -> None:
-    """Send MEET_BYTES to each client, one client after the other."""
+    """Send SENT_BYTES to each client, one client after the other."""
     while True:
         with contextlib.suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                connection.settimeout(MEET_S)
-                connection.sendall(bytes(MEET_BYTES))
-                connection.recv(1)  # waits until the client closes, so that the port stays free
+                connection.settimeout(CONNECT_S)
+                connection.sendall(bytes(SENT_BYTES))
+                connection.recv(1)  # the client must close first, because TIME_WAIT would keep this port busy
 
 
-def meet(node: str, findings: Findings) -> list[str]:
-    """Connect to the two neighbours of this node in the ring; return those that do not answer.
+def unreached_neighbours(node: str, findings: Findings) -> list[str]:
+    """Connect to the neighbours of this node in the ring; return the neighbours that do not answer.
 
     The line on stdin has the addresses of all nodes.
     """
@@ -419,11 +425,11 @@ def meet(node: str, findings: Findings) -> list[str]:
         findings.unchecked.append(Fault("network", "the other nodes are not known here"))
         return []
     with ThreadPoolExecutor(max_workers=2) as pool:
-        tries = {
+        answers = {
             other: pool.submit(can_reach, *addresses[other])
             for other in ring_neighbours(node, sorted(addresses))
         }
-    return [other for other, reached in tries.items() if not reached.result()]
+    return [other for other, has_answered in answers.items() if not has_answered.result()]
 
 
 def ring_neighbours(node: str, nodes: list[str]) -> list[str]:
@@ -433,11 +439,11 @@ def ring_neighbours(node: str, nodes: list[str]) -> list[str]:
 
 
 def can_reach(host: str, port: int) -> bool:
-    """Return whether another node answers at the first or the second try."""
+    """Return whether another node sends SENT_BYTES at the first or the second try."""
     for _ in range(2):
-        with contextlib.suppress(OSError), socket.create_connection((host, port), MEET_S) as connection:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), CONNECT_S) as connection:
             parts = iter(lambda: connection.recv(1 << 16), b"")
-            if any(size >= MEET_BYTES for size in itertools.accumulate(map(len, parts))):
+            if any(size >= SENT_BYTES for size in itertools.accumulate(map(len, parts))):
                 return True
     return False
 
@@ -453,15 +459,16 @@ def left_over_processes(cpu_before: Mapping[int, float], min_cpu_s: float) -> It
         with contextlib.suppress(OSError, ValueError):
             if Path(f"/proc/{pid}").stat().st_uid == os.getuid() and cpu_s(pid) - used_before > min_cpu_s:
                 environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                jobs = [line[13:] for line in environ if line.startswith(b"SLURM_JOB_ID=")]
+                jobs = [line.partition(b"=")[2] for line in environ if line.startswith(b"SLURM_JOB_ID=")]
                 if jobs and jobs[0] != job:
-                    yield pid, jobs[0].decode(), read_word(Path(f"/proc/{pid}/comm"))
+                    yield pid, jobs[0].decode(), read_kernel_file(Path(f"/proc/{pid}/comm"))
 
 
 def cpu_s(pid: int) -> float:
     """Return the CPU time of a process so far, in seconds; 0 if the process has ended."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The fields utime and stime of proc_pid_stat(5).
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return 0.0
 
