@@ -98,12 +98,8 @@ def main(argv: list[str]) -> int:
         return DONE if requeue(arguments.exclude, job, hung_twice(arguments.folder, job)) else FAILED
     nodes = output_of("scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")).split()
     nodes = nodes or [socket.gethostname()]
-    options = [
-        "--gpus",
-        arguments.gpus,
-        *(["--shared"] if arguments.shared else []),
-        str(arguments.folder.resolve()),
-    ]
+    shared = ["--shared"] if arguments.shared else []
+    options = ["--gpus", arguments.gpus, *shared, str(arguments.folder.resolve())]
     answers = gather(argv[command_at + 1 :], options, nodes)
     running = output_of("squeue", "--noheader", "--me", "--format=%A").split()
     faults = judge(nodes, answers, running if job in running else None)
@@ -150,7 +146,7 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
     for stream in (process.stdout, process.stderr):
         threading.Thread(target=_read, args=(stream, lines), daemon=True).start()
     answers = Answers()
-    deadline, open_streams, is_informed = time.monotonic() + FIRST_ANSWER_S, 2, False
+    deadline, open_streams, nodes_are_told = time.monotonic() + FIRST_ANSWER_S, 2, False
     tell_at = time.monotonic() + TELL_S
     while open_streams and len({*answers.ends, *answers.failed}) < len(nodes) and not answers.late:
         with contextlib.suppress(queue.Empty):
@@ -160,8 +156,8 @@ def gather(command: Sequence[str], options: Sequence[str], nodes: Sequence[str])
         if answers.places:
             deadline = min(deadline, time.monotonic() + SILENCE_S)
         # When the addresses of all nodes are known, the nodes get them, and connect to each other.
-        if len({*answers.places, *answers.failed}) == len(nodes) and not is_informed:
-            is_informed = True
+        if len({*answers.places, *answers.failed}) == len(nodes) and not nodes_are_told:
+            nodes_are_told = True
             with contextlib.suppress(OSError):  # a task has ended
                 process.stdin.write(f"{json.dumps(answers.places)}\n")  # type: ignore[union-attr]
                 process.stdin.flush()  # type: ignore[union-attr]
@@ -268,11 +264,11 @@ def report(
     nodes: Sequence[str], faults: Mapping[str, Sequence[Fault]], answers: Answers, duration: str
 ) -> None:
     """Print the verdict, the checks that could not run, and the faults with their fixes."""
-    bad = [node for node in faults if node]
+    unfit = [node for node in faults if node]
     count = f"{len(nodes)} nodes" if len(nodes) > 1 else f"node {nodes[0]}"
     verdict = "not ready" if faults else "ready"
-    if bad:
-        verdict = f"{', '.join(bad)}: not fit"
+    if unfit:
+        verdict = f"{', '.join(unfit)}: not fit"
     print(f"Preflight of {count} in {duration}: {verdict}", flush=True)
     unchecked = {tuple(fault) for end in answers.ends.values() for fault in end["unchecked"]}
     for part, what in sorted(unchecked):
@@ -280,12 +276,12 @@ def report(
     if faults and not answers.ends:
         for line in answers.messages[-20:]:
             complain(f"  {line}")
-    if bad:
+    if unfit:
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        why = ", ".join(f"{node}: {part} {what}" for node in bad for part, what in faults[node])
+        why = ", ".join(f"{node}: {part} {what}" for node in unfit for part, what in faults[node])
         complain(f"  for a ticket: job {os.environ.get('SLURM_JOB_ID', '')}, {when}: {why}")
     for node, node_faults in faults.items():
-        fix = f"--exclude={','.join(bad)}" if node else "all nodes have it: no other nodes help"
+        fix = f"--exclude={','.join(unfit)}" if node else "all nodes have it: no other nodes help"
         for part, what in node_faults:
             complain(f"error: {UserError(f'preflight: {node or ALL_NODES}: {part}: {what}', fix=fix)}")
 
@@ -299,36 +295,34 @@ def excluded_before(folder: Path, job: str) -> list[list[str]]:
 
 
 def hung_twice(folder: Path, job: str) -> list[str]:
-    """Return the nodes for whose ranks the other ranks waited in two hangs of this job.
+    """Return the nodes that had the odd rank in two hangs of this job, at most MAX_EXCLUDING_STARTS nodes.
 
-    The result has at most MAX_EXCLUDING_STARTS nodes.
+    The other ranks waited for the odd rank. The watchers of ranks write its node into ODD_NODES_FILE.
     """
     with contextlib.suppress(OSError):
-        ends = [
-            line.split() for line in read_small(folder / ODD_NODES_FILE).decode(errors="replace").splitlines()
-        ]
-        counts = Counter(end[1] for end in ends if end[:1] == [job] and len(end) == 2)
+        text = read_small(folder / ODD_NODES_FILE).decode(errors="replace")
+        hangs = [line.split() for line in text.splitlines()]  # the job and the node of each hang
+        counts = Counter(hang[1] for hang in hangs if hang[:1] == [job] and len(hang) == 2)
         return [node for node, count in counts.items() if count > 1][:MAX_EXCLUDING_STARTS]
     return []
 
 
-def requeue(task: str, job: str, bad: Sequence[str]) -> bool:
-    """Requeue the job without the nodes `bad`; return whether Slurm accepted the requeue.
+def requeue(task: str, job: str, unfit: Sequence[str]) -> bool:
+    """Requeue the job without the nodes `unfit`; return whether Slurm accepted the requeue.
 
     `task` is the job's id for scontrol, such as 17_3 for a task of an array, whose `job` differs.
     """
-    excluded = (
-        re.search(r" ExcNodeList=([^\s(]+)", output_of("scontrol", "show", "job", job)) if bad else None
-    )
-    names = ",".join([*([excluded[1]] if excluded else []), *bad])
+    shown = output_of("scontrol", "show", "job", job) if unfit else ""
+    excluded = re.findall(r" ExcNodeList=([^\s(]+)", shown)[:1]  # the nodes that the job excludes already
+    names = ",".join([*excluded, *unfit])
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Slurm ends this start by SIGTERM; the script ignores it
-    update = [["update", f"jobid={task}", f"excnodelist={names}"]] if bad else []
+    update = [["update", f"jobid={task}", f"excnodelist={names}"]] if unfit else []
     for command in (["requeue", task], *update):  # an update works only after the job is back in the queue
         done = subprocess.run(["scontrol", *command], capture_output=True, text=True, check=False)
         if done.returncode:
-            complain(f"can't {f'leave {names} out' if bad else 'requeue'}: {done.stderr.strip()}")
+            complain(f"can't {f'leave {names} out' if unfit else 'requeue'}: {done.stderr.strip()}")
             return False
-    if bad:
+    if unfit:
         print(f"Requeueing without {names}", flush=True)
     return True
 
