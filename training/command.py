@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         stop = Stop()  # before the slow imports, because from here on signals do not kill this process
         place = detect(os.environ, config.launcher)
         if place.launcher == "srun" and place.size > 1:  # srun does not watch the ranks
-            hang.watch(os.environ, itself=True)
+            hang.watch(os.environ, is_rank=True)
         try:
             from training.run.engine import run
         except ModuleNotFoundError as error:

@@ -1,12 +1,13 @@
 """The watcher of the ranks of a node, in their launcher: it reports which rank hangs, and where.
 
 Each watcher reads /proc about the ranks of its node. The watcher of rank 0 leads. If nothing new appears in
-the run folder and the log for long enough, that watcher asks all watchers up to three times what their ranks
-do. The first answers come from /proc, the second also have the stacks of idle ranks, and the third also the
-stacks of computing ranks. If the ranks wait for a rank that does not come, a line names that rank.
+the run folder and the log for the time of HANG_AFTER, that watcher asks all watchers up to three times what
+their ranks do. The first answers come from /proc, the second also have the stacks of idle ranks, and the
+third also the stacks of computing ranks. If the ranks wait for a rank that does not come, a line names that
+rank.
 
-A rank writes its stack when it gets a signal. No rank gets a signal before the time of HANG_AFTER is over. A
-rank that computes only gets the signal that Python answers between two instructions (stacks.py).
+A rank writes its stack when it gets a signal. No rank gets a signal before that time is over. A rank that
+computes only gets the signal that Python answers between two instructions (stacks.py).
 """
 
 from __future__ import annotations
@@ -191,13 +192,15 @@ class Watcher:
         self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         hang = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
         if hang.line:
-            # Whether only a late verdict names a hang.
-            late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).line
-            self._next_question_s = self._now_s + (late_s if late else early_s)
-            self._report(hang, late=late, early_s=early_s)
+            names_only_late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).line
+            self._next_question_s = self._now_s + (late_s if names_only_late else early_s)
+            self._report(hang, late=names_only_late, early_s=early_s)
 
     def _report(self, hang: verdict.Verdict, *, late: bool, early_s: float) -> None:
-        """Report a hang. If a later verdict is the same and no rank has moved, act as HANG asks."""
+        """Report a hang. If a later verdict is the same and no rank has moved, act as HANG asks.
+
+        `late` is whether only a late verdict names this hang.
+        """
         if self._reported_s is None:
             self._reported_s, self._signs_since_report = self._now_s, 0
             _write(self.run_dir / REPORT, json.dumps({"says": hang.line, "time": time.time()}))
@@ -251,7 +254,7 @@ class Watcher:
     def _record_odd_node(self, line: str) -> None:
         """Add a line about the node to ODD_NODES_FILE, if the verdict names ranks of only one node.
 
-        The node's preflight reads this file in the next job (preflight.py).
+        preflight.py reads this file when it requeues the job.
         """
         nodes = {*re.findall(r"rank \d+ on (\S+)", line)}
         if len(nodes) == 1:
@@ -336,13 +339,13 @@ class Watcher:
             "state": rank.state,
             "call": call,  # the call in which the rank waits for other ranks, or ""
             "at": at,  # the line of the user's code, or of its loader
-            # In code of a library, on a CPU: a rank that waits in NCCL looks like this.
+            # Whether the rank runs code of a library on a CPU. A rank that waits in NCCL does so.
             "spins": kind >= ABOUT_ALL and computes and not frames and proc.state(rank.pid) == "R",
             "computed_s": self._now_s - rank.computed_s,
             "moved_s": self._now_s - rank.moved_s,
             "sleeps": proc.sleeps(rank.pid),
             "woke_s": self._now_s - rank.main_woke_s,
-            # No other thread, and no signal handler, could have acted.
+            # Whether no other thread and no signal handler could have acted.
             "alone": self._now_s - rank.could_act_s >= still_s,
             "stuck": self._is_stuck(rank, still_s, waits_for_loader=waits_for_loader),
             "program": rank.awaited_program({other.pid for other in self._ranks.values()}) if text else "",
@@ -376,11 +379,11 @@ def _write(path: Path, text: str) -> None:
     replace(path, lambda file: file.write(text.encode()))
 
 
-def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
+def watch(environ: Mapping[str, str], *, is_rank: bool = False) -> None:
     """Start a thread that watches the ranks of this launcher.
 
-    `environ` is the environment of the ranks, which must have the hook (`stacks.with_hook`). With `itself`,
-    this process is a rank. Then a child process instead of a thread watches it, and ends with it.
+    `environ` is the environment of the ranks, which must have the hook (`stacks.with_hook`). With `is_rank`,
+    this process is a rank itself. Then a child process watches the rank, and ends with the rank.
     """
     after, parent = environ.get(LIMIT_VARIABLE) or "0", os.getpid()
     flags = zip(sys.argv, sys.argv[1:])  # noqa: B905 - Python 3.7
@@ -394,7 +397,7 @@ def watch(environ: Mapping[str, str], *, itself: bool = False) -> None:
         (Path(run_dir) / REPORT).unlink(missing_ok=True)
         spawns = sys.argv[1:3] == ["--launcher", "spawn"] and not environ.get("RANK")
         watcher = Watcher(Path(run_dir), float(after), spawns=spawns)
-        if not itself:
+        if not is_rank:
             threading.Thread(target=watcher.run, daemon=True).start()
             return
         register()
