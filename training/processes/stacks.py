@@ -37,8 +37,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 _LIBRARY_FILE = re.compile(r"/(?:site|dist)-packages/|/lib/python3[.\d]*/|^<")
 # Kernel functions in which a thread waits. A signal has different effects on the wait (signal(7)):
 # - _CONTINUED_WAITS: the wait continues.
-# - _ENDED_WAITS: the wait ends. Python then repeats the call, but torch before 2.5 gives up while it
-# connects.
+# - _ENDED_WAITS: the wait ends. Python then repeats the call, but torch before 2.5 gives up a connection.
 # - _SOCKET_WAITS: the wait ends if the socket has a time limit, which /proc does not show.
 # A thread in any other function gets no signal. For example, a call on a slow file system might fail.
 _CONTINUED_WAITS = re.compile(r"futex|do_wait|.*pipe_|locks_lock|fcntl_setlk|wait_for_partner")
@@ -232,17 +231,20 @@ def stack_awake(pid: int) -> str:
     return ""
 
 
-def _may_be_asked(pid: int, which: int) -> bool:
-    """Return whether a process handles the signal ASLEEP or AWAKE, which would end any other process."""
+def _may_be_asked(pid: int, offset: int) -> bool:
+    """Return whether a process handles a signal, which would end any other process.
+
+    `offset` is ASLEEP or AWAKE: the signal is SIGRTMAX - offset.
+    """
     match = re.search(r"SigCgt:\s(\w+)", proc.read(pid, "status"))
-    return bool(match and int(match[1], 16) & 1 << (signal.SIGRTMAX - which - 1) and _stack_file(pid))
+    return bool(match and int(match[1], 16) & 1 << (signal.SIGRTMAX - offset - 1) and _stack_file(pid))
 
 
-def _answer(pid: int, which: int) -> str:
-    """Send a signal to the main thread, and return the stack that it writes; "" without an answer."""
+def _answer(pid: int, offset: int) -> str:
+    """Return the stack that the main thread writes after signal SIGRTMAX - offset; "" without an answer."""
     with contextlib.suppress(OSError), open(_stack_file(pid), "rb") as file:  # noqa: PTH123
         before = size = file.seek(0, os.SEEK_END)
-        _signal(pid, signal.SIGRTMAX - which)
+        _signal(pid, signal.SIGRTMAX - offset)
         until = time.monotonic() + MAX_ANSWER_S
         # The answer is complete when the file has grown, and then has the same size at two looks.
         while time.monotonic() < until and (size == before or size != os.fstat(file.fileno()).st_size):
@@ -272,8 +274,8 @@ def call_and_line(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
     The call is "" if the stack does not wait for other ranks. If it waits for a loader, the line may be the
     loader's. The line is "" without a stack. For example, the result is ("all_reduce", "train.py:61").
     """
-    at = _user_frame(stack)
-    inner = [f"{path} {function}" for path, _, function in stack[:at]]
+    index = _user_frame(stack)
+    inner = [f"{path} {function}" for path, _, function in stack[:index]]
     calls = [*filter(_COLLECTIVES.search, inner)] or [*filter(_WAITING_CALLS.search, inner)]
     # A call that runs code outside of torch does not wait for ranks. For example, it uploads a checkpoint.
     if calls and not _TORCH_FILE.search(stack[0][0]):
@@ -284,7 +286,7 @@ def call_and_line(pid: int, stack: Sequence[Sequence[str]]) -> tuple[str, str]:
             if line:
                 return "", line
     call = calls[-1].rpartition(" ")[2] if calls else ""
-    return call, f"{stack[at][0].rpartition('/')[2]}:{stack[at][1]}" if stack else ""
+    return call, f"{stack[index][0].rpartition('/')[2]}:{stack[index][1]}" if stack else ""
 
 
 def are_loaders_stuck(pid: int) -> bool:
@@ -308,9 +310,8 @@ def locked_loader_line(pid: int) -> str:
 
 def _is_locked(pid: int) -> bool:
     """Return whether all threads of a loader wait for its own locks, or accept connections."""
-    tasks = [
-        *proc.threads(pid)
-    ]  # a thread that accepts connections belongs to multiprocessing, and only serves
+    # A thread that accepts connections belongs to multiprocessing, and only serves.
+    tasks = [*proc.threads(pid)]
     is_locked = pid in tasks and proc.waits_for_own_lock(pid, pid) and not proc.awaits_signals(pid)
     return is_locked and all(proc.waits_for_own_lock(pid, task) or proc.accepts(pid, task) for task in tasks)
 
@@ -318,9 +319,8 @@ def _is_locked(pid: int) -> bool:
 def _has_no_work(stack: Sequence[Sequence[str]]) -> bool:
     """Return whether a loader waits for work, by its stack."""
     names = [function for *_, function in stack]
-    inner = (
-        stack[: names.index(_WORKER_FUNCTION)] if _WORKER_FUNCTION in names else ()
-    )  # the calls that it makes
+    # The frames of the functions that the loader's loop has called.
+    inner = stack[: names.index(_WORKER_FUNCTION)] if _WORKER_FUNCTION in names else ()
     return bool(inner) and all(_QUEUE_FILES.search(path) for path, *_ in inner)
 
 
