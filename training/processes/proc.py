@@ -16,17 +16,20 @@ from typing import NamedTuple
 _VOLUNTARY_SWITCHES = re.compile(r"\nvoluntary_ctxt_switches:\s(\d+)")  # in /proc/PID/status
 _INODE = re.compile(r"socket:\[(\d+)\]")  # the target of the link /proc/PID/fd/N, such as "socket:[40271]"
 # Numbers of system calls, by which /proc/PID/syscall names the call in which a thread waits. The constants
-# without a machine's numbers are empty on other machines.
-# The calls are read(2), recvfrom(2) and recvmsg(2).
+# are empty on other machines.
+#
+# The calls that receive data: read(2), recvfrom(2) and recvmsg(2).
 _RECEIVE_CALLS = {"x86_64": ("0", "45", "47"), "aarch64": ("63", "207", "212")}.get(os.uname().machine, ())
 # futex(2), by which threads wait for locks. If its operation has the private flag, no other process can end
 # the wait. The other bits of the operation are the command. FUTEX_WAITS are the commands that wait.
 FUTEX_CALL = {"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")
 FUTEX_PRIVATE_FLAG, FUTEX_COMMAND_MASK = 128, 127
 FUTEX_WAITS = (0, 6, 9, 11, 13)  # WAIT, LOCK_PI, WAIT_BITSET, WAIT_REQUEUE_PI, LOCK_PI2
-EPOLL_WAIT_CALLS = {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ())  # epoll_wait(2)
-GLOO_ARGUMENTS = ["0x40", "0xa"]  # the arguments of gloo's thread: 64 events, 10 ms
-ACCEPT_CALLS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())  # accept(2)
+# epoll_wait(2) and epoll_pwait(2).
+EPOLL_WAIT_CALLS = {"x86_64": ("232", "281"), "aarch64": ("22",)}.get(os.uname().machine, ())
+GLOO_ARGUMENTS = ["0x40", "0xa"]  # of epoll_wait(2) in gloo's thread: 64 events, 10 ms
+# accept(2) and accept4(2).
+ACCEPT_CALLS = {"x86_64": ("43", "288"), "aarch64": ("202", "242")}.get(os.uname().machine, ())
 # Signals that may wake up a process. Other caught signals end a process, come from a child, or belong to
 # Python, torch or the watcher.
 WAKING_SIGNALS = (
@@ -46,7 +49,7 @@ class Thread(NamedTuple):
     """The state of a thread at a moment."""
 
     name: str
-    # the letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t are stopped, Z has ended
+    # The letter in proc_pid_stat(5): R runs, S sleeps, D waits for a disk, T and t are stopped, Z has ended
     state: str
     wakes: int  # the number of times that the thread has begun to wait
     wanted_s: float  # CPU time so far, and time in which the thread waited for a CPU

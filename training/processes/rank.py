@@ -42,7 +42,8 @@ _PROGRAM_WAITS = re.compile(r"do_wait|.*pipe_read|.*poll|unix_stream|wait_woken|
 class Sample(NamedTuple):
     """The resources that a rank and all processes below it have used so far."""
 
-    # the state of the rank's main thread (proc.Thread), D if any thread waits for a disk, or "" after its end
+    # The state of the rank's main thread (proc.Thread), or D if any thread waits for a disk. After the end of
+    # the rank, the state is "".
     state: str
     threads: dict[tuple[int, int], proc.Thread]  # by process and thread
     children_s: dict[int, float]  # by process: the CPU time of its children that have ended
@@ -81,10 +82,10 @@ def computes(before: Sample, after: Sample, seconds: float, *, asked: int = 0) -
     The main thread of the process `asked` does not count, because its answer to a signal uses a CPU.
     """
     work = 0.0  # the sum over all threads; 1 is the limit of a thread for a second
-    for key, thread in after.threads.items():
-        earlier = before.threads.get(key, thread._replace(wakes=0, wanted_s=0.0))
-        is_main = key[0] == key[1]
-        if is_main and key[0] == asked:
+    for (process, task), thread in after.threads.items():
+        earlier = before.threads.get((process, task), thread._replace(wakes=0, wanted_s=0.0))
+        is_main = process == task
+        if is_main and process == asked:
             continue
         cpu_limit, wakes_limit = (MAIN_CPU_SHARE, MAIN_WAKES) if is_main else (OTHER_CPU_SHARE, OTHER_WAKES)
         if is_main or not _POLLING_THREADS.match(thread.name):
@@ -159,12 +160,11 @@ class Rank:
         self._sample: Sample | None = None
         self._looked_s = now_s
         # Times of connections, by the local and the remote address.
-        self._carried_s: dict[tuple[str, str], float] = {}  # the last time that it carried much
-        self._busy_s: dict[tuple[str, str], float] = {}  # the last time that it carried tensors
-        self._asked_s: dict[tuple[str, str], float] = {}  # the time since which it waits for an answer
-        self._main_ends: set[tuple[str, str]] = (
-            set()
-        )  # addresses of the rank's own process, not of those below
+        self._carried_s: dict[tuple[str, str], float] = {}  # the last time that the connection carried much
+        self._busy_s: dict[tuple[str, str], float] = {}  # the last time that the connection carried tensors
+        self._asked_s: dict[tuple[str, str], float] = {}  # since this time the rank waits for an answer
+        # Addresses of the rank's own process, not of the processes below.
+        self._main_ends: set[tuple[str, str]] = set()
         self._gloo_threads: set[tuple[int, int]] = set()  # gloo's threads, by process and thread
 
     def look(self, known: Mapping[int, Connection], now_s: float, other_ranks: Collection[int] = ()) -> None:
@@ -191,7 +191,9 @@ class Rank:
     def _name_threads(self, after: Sample) -> None:
         """Name gloo's threads "gloo", so that they do not count. On a busy machine they seem to compute."""
         for key, thread in after.threads.items():
-            if key in self._gloo_threads or (key[0] != key[1] and proc.polls_for_gloo(*key)):
+            process, task = key
+            is_main = process == task
+            if key in self._gloo_threads or (not is_main and proc.polls_for_gloo(process, task)):
                 self._gloo_threads.add(key)
                 after.threads[key] = thread._replace(name="gloo")
 
@@ -250,25 +252,15 @@ class Rank:
             return ""
         for child in proc.children(self.pid):
             command = proc.read(child, "cmdline")
-            if (
-                child not in other_ranks
-                and command not in ("", own_command)
-                and "multiprocessing" not in command
-            ):
+            is_part_of_rank = command in ("", own_command) or "multiprocessing" in command
+            if child not in other_ranks and not is_part_of_rank:
                 return proc.program(child)
         target = proc.read_target(self.pid)
         inode = proc.inode(target)
         held_end = f"socket:[{other_end(inode)}]" if inode else target
-        pids_of_run = {
-            os.getpid(),
-            *proc.descendants(os.getpid()),
-            self.pid,
-            *proc.descendants(self.pid),
-            *other_ranks,
-        }
-        outside = (
-            next((holder for holder in proc.holders(held_end) if holder not in pids_of_run), 0)
-            if target
-            else 0
-        )
+        processes_of_run = {*other_ranks}
+        for root in (os.getpid(), self.pid):
+            processes_of_run |= {root, *proc.descendants(root)}
+        holders = proc.holders(held_end) if target else ()
+        outside = next((holder for holder in holders if holder not in processes_of_run), 0)
         return proc.program(outside) if outside else ""
