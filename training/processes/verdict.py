@@ -14,9 +14,9 @@ MIN_RANKS = 2  # ranks, because a single rank waits for no other rank
 MAX_NAMED = 4  # ranks that the line names
 # States of a main thread in /proc in which a rank can do nothing, and their names in messages.
 HELD_STATES = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
-# The activities of a rank, the values of `does`. STILL needs evidence: the rank can't act again by itself,
-# and nothing outside of the run can wake it up. Any other wait is OUTSIDE. A rank in a collective call
-# (`call`) waits for other ranks, also if it seems to compute.
+# The activities of a rank, the values of `does`. STILL needs evidence that the rank can't act again by
+# itself, and that nothing outside of the run can wake it up. Any other wait is OUTSIDE. A rank in a collective
+# call (`call`) waits for other ranks, also if it seems to compute.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
 ASLEEP_SHARE = 0.75  # share of a pause in which a sleeping rank has not woken up once
 OF_A_LOADER = " of a loader"  # the end of a line's name if a loader's process runs the line
@@ -27,7 +27,7 @@ class Verdict(NamedTuple):
     """The verdict on a run: the line that describes a hang, or "" if the run may be healthy."""
 
     line: str = ""
-    # whether the run may be ended: all ranks have answered or ended, and none does anything or has woken up
+    # Whether the run may be ended. Then all ranks have answered or ended, and no rank acts or has woken up.
     is_sure: bool = False
 
 
@@ -110,29 +110,20 @@ def judge(
         in_call, others = in_call + spinning, not_spinning
     if not in_call or size < MIN_RANKS:
         return Verdict()
-    missing_have_ended = {*node_ranks} >= {*missing}  # a missing rank of another node may only answer late
+    missing_have_ended = {*node_ranks} >= {*missing}  # a rank of another node may only be late
     others_stand_still = all(rank["does"] == STILL for rank in others)
     some_not_in_call = bool(others or missing)
     # While a rank waits in a call, another of its threads may do the work for which another rank waits, for
     # example in a process group of its own.
-    no_thread_works = all(rank["alone"] for rank in in_call) or any(
-        rank["state"] in HELD_STATES for rank in others
-    )
+    another_is_held = any(rank["state"] in HELD_STATES for rank in others)
+    no_thread_works = all(rank["alone"] for rank in in_call) or another_is_held
     calls_differ = len({*map(activity, in_call)}) > 1 and all(rank["call"] != GPU_CALL for rank in in_call)
-    all_wait = (
-        missing_have_ended
-        and others_stand_still
-        and all(_waits(rank, some_not_in_call=some_not_in_call) for rank in in_call)
-    )
+    all_in_call_wait = all(_waits(rank, some_not_in_call=some_not_in_call) for rank in in_call)
+    all_wait = missing_have_ended and others_stand_still and all_in_call_wait
     can_report_early = all_wait and ((no_thread_works and (some_not_in_call or calls_differ)) or late)
     others_do_nothing = all(rank["does"] in (STILL, OUTSIDE) for rank in others)
-    can_report_late = (
-        late
-        and some_not_in_call
-        and (
-            any(rank["does"] in (STILL, OUTSIDE) for rank in in_call) or (bool(others) and others_do_nothing)
-        )
-    )
+    one_waits_idle = any(rank["does"] in (STILL, OUTSIDE) for rank in in_call)
+    can_report_late = late and some_not_in_call and (one_waits_idle or (bool(others) and others_do_nothing))
     if not can_report_early and not can_report_late:
         return Verdict()
     # Nothing is sure if a rank wakes up now and then, because the rank may come later. The same is true if
