@@ -391,7 +391,7 @@ def test_off_and_going_back_leave_nothing_that_auto_would_take(tmp_path: Path) -
     save(folder, 1, 2)
     lines: list[str] = []
 
-    checkpoint.drop_after(folder, 1, lines.append)
+    checkpoint.set_aside_after(folder, 1, lines.append)
     assert found_step(folder, lines) == 1
     checkpoint.prepare(folder, "off", lines.append)
     assert checkpoint.find(folder, "auto", lines.append) is None

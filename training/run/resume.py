@@ -84,8 +84,8 @@ def _write(
 ) -> None:
     """Write the copied state to disk, in the writer's thread.
 
-    `snapshot` is the progress of that state. `progress` has the later progress of the training. The thread
-    changes only its attribute `checkpoint`.
+    `snapshot` is the progress of that state. `progress` is the progress of the training, which continues. The
+    thread changes only `progress.checkpoint`.
     """
     folder, step, keep = checkpoint_folder(session.config), snapshot.step, session.config.keep
     name = f"{folder.name}/{checkpoint_name(step)}"
@@ -147,7 +147,8 @@ def restore(session: Session) -> Progress:
     """
     config, world = session.config, session.world
     restored = on_rank0(world, lambda: _load_checkpoint(session))
-    label, data = (broadcast_bytes(world, part) for part in (restored[:2] if restored else (None, None)))
+    own_label, own_data = restored[:2] if restored else (None, None)
+    label, data = broadcast_bytes(world, own_label), broadcast_bytes(world, own_data)
     if label is None or data is None:
         return Progress()
     name, state = label.decode(), restored[2] if restored else load(io.BytesIO(data))
@@ -156,7 +157,7 @@ def restore(session: Session) -> Progress:
     if config.evaluate:
         return progress
     if world.rank == 0:
-        checkpoint.drop_after(checkpoint_folder(config), progress.step, session.log.note)
+        checkpoint.set_aside_after(checkpoint_folder(config), progress.step, session.log.note)
     if progress.unvalidated:
         has_events = world.rank == 0 and name.startswith(CHECKPOINTS)
         if score := broadcast_bytes(world, _score_in_events(session, progress) if has_events else None):

@@ -70,10 +70,10 @@ def save(folder: Path, state: State | None, *, step: int, keep: int, best: bool,
     """Write step-STEP.pt; return its size in bytes.
 
     With `best` the file is also best.pt, and with `epoch` it also has the name of the epoch. Without a state,
-    the file exists already, and only gets the other names. All but the `keep` newest
-    checkpoints are deleted, except best.pt and checkpoints of epochs. On a full disk all but the newest old
-    checkpoint are deleted before a second try. Raises OSError if the checkpoint can't be written; then the
-    newest old checkpoint and best.pt are unchanged.
+    the file exists already, and only gets the other names. Only the `keep` newest checkpoints, best.pt and
+    checkpoints of epochs are kept. On a full disk, all old checkpoints but the newest are deleted before a
+    second try. Raises OSError if the checkpoint can't be written. The newest old checkpoint and best.pt are
+    then unchanged.
     """
     path = folder / checkpoint_name(step)
     if state:
@@ -146,7 +146,7 @@ def find(folder: Path, resume: str, tell: Tell, use: Use = lambda path, state, _
     misfits: list[tuple[Path, MisfitError]] = []
     for path in list_checkpoints(folder):
         try:
-            result = _use(path, use)
+            result = _open_and_use(path, use)
         except CorruptError as error:
             _set_aside(path, "corrupt", f"corrupt ({error})", tell)
         except MisfitError as error:
@@ -164,7 +164,7 @@ def find(folder: Path, resume: str, tell: Tell, use: Use = lambda path, state, _
     return None
 
 
-def drop_after(folder: Path, step: int, tell: Tell) -> None:
+def set_aside_after(folder: Path, step: int, tell: Tell) -> None:
     """Rename the checkpoints after `step`, from which the run resumes.
 
     Otherwise the next start with "auto" would take one of them.
@@ -181,16 +181,16 @@ def _use_named(folder: Path, wanted: Path, use: Use) -> Any:
         fix = "--resume auto, or the path of a checkpoint"
         raise UserError(f"--resume {wanted} was not found", at=str(folder), fix=fix)
     try:
-        return _use(path, use, follow=True)
+        return _open_and_use(path, use, follow=True)
     except CorruptError as error:
         fix = f"--resume auto; weights of another trainer: --init-from {path}"
         raise UserError(f"the checkpoint is corrupt ({error})", at=str(path), fix=fix) from error
 
 
-def _use(path: Path, use: Use, *, follow: bool = False) -> Any:
-    """Return the result of `use` for a checkpoint, which is opened once; raises CorruptError.
+def _open_and_use(path: Path, use: Use, *, follow: bool = False) -> Any:
+    """Return the result of `use` for a checkpoint, which is opened once.
 
-    With `follow` the path may be a link.
+    With `follow` the path may be a link. Raises CorruptError.
     """
     if not (follow or stat.S_ISREG(path.lstat().st_mode)):
         raise CorruptError("it is not a regular file")
@@ -202,7 +202,7 @@ def _use(path: Path, use: Use, *, follow: bool = False) -> Any:
 
 
 def _set_aside(path: Path, ending: str, why: str, tell: Tell) -> None:
-    """Rename a file to NAME.ENDING, also over an older file; if that is a folder, to NAME.ENDING-1."""
+    """Rename a file to NAME.ENDING, also over an older file; if one of both is a folder, to NAME.ENDING-1."""
     names = (path.with_name(f"{path.name}.{ending}{f'-{i}' if i else ''}") for i in itertools.count())
     usable = next(name for name in names if not os.path.lexists(name) or not (name.is_dir() or path.is_dir()))
     path.replace(usable)

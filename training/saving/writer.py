@@ -22,16 +22,16 @@ class Writer:
     def start(self, work: Callable[[], None], *, after: bool = False) -> None:
         """Wait for the previous work, raise its error, and start `work` in a thread.
 
-        With `after` the caller does not wait: the thread waits for the previous work, and drops `work` if
-        that fails.
+        With `after` the caller does not wait. Instead the thread waits for the previous work, and drops
+        `work` if the previous work has failed.
         """
         self._is_awaited.set()
         if not after:
             self.wait()
         previous = self._thread
         thread = threading.Thread(target=self._run, args=(work, previous), name="checkpoint writer")
-        # When a data loader's process dies, torch's handler raises an error in whatever line runs. Here the
-        # error would leave a thread that can't be joined, so the signal is delayed.
+        # When a data loader's process dies, torch's handler of SIGCHLD raises an error in the line that runs.
+        # Here the error would leave a thread that can't be joined, so the signal is delayed.
         signals: list[int] = []
         handler = signal.signal(signal.SIGCHLD, lambda number, _: signals.append(number))
         try:
