@@ -37,7 +37,7 @@ def own_folder(path: Path, *inside: str, make: bool = True) -> None:
     real = Path(os.path.realpath(absolute.parent))
     for above in {*absolute.parents, real, *real.parents}:
         with contextlib.suppress(OSError):  # the folder is missing
-            # Everybody may write the folder above, which has no sticky bit (unlike /tmp).
+            # Everybody can write a folder above, and rename the files of others: it lacks /tmp's sticky bit.
             if above.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
                 raise FolderError("everybody can replace the run folder", at=str(above), fix=OTHER_FOLDER)
     if absolute.is_symlink():
@@ -168,9 +168,8 @@ def checkpoint_step(path: Path) -> int | None:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the files in a folder with names of checkpoints, the latest step first."""
-    paths = (
-        [path for path in folder.iterdir() if checkpoint_step(path) is not None] if folder.is_dir() else []
-    )
+    entries = folder.iterdir() if folder.is_dir() else ()
+    paths = [path for path in entries if checkpoint_step(path) is not None]
     return sorted(paths, key=lambda path: checkpoint_step(path) or 0, reverse=True)
 
 

@@ -18,7 +18,8 @@ import torch
 from training.config import Config
 from training.errors import UserError, one_line
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the channels of ImageNet's images
+# Of each channel of ImageNet's images, for values in 0..1.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ENDINGS = ("jpg", "jpeg", "png", "webp")  # of images in shards
 SHARDS_FIX = "DIR with files such as 000.tar, which have KEY.jpg and KEY.cls"
 
@@ -77,7 +78,7 @@ class Shards:
 
     def __init__(self, folder: Path, transform: Any, flag: str) -> None:
         self._transform = transform
-        self._places: list[tuple[Path, int, int]] = []  # of each image: tar file, first byte, number of bytes
+        self._places: list[tuple[Path, int, int]] = []  # by image: tar file, offset, bytes
         self.samples: list[tuple[str, int]] = []  # key and label, like torchvision's ImageFolder
         paths = sorted(folder.glob("*.tar"))
         if not paths:
@@ -112,9 +113,9 @@ class Shards:
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
         """Return the transformed image, and its label."""
-        path, first_byte, size = self._places[index]
+        path, offset, size = self._places[index]
         key, label = self.samples[index]
-        data = io.BytesIO(os.pread(_open(path).fileno(), size, first_byte))
+        data = io.BytesIO(os.pread(_open(path).fileno(), size, offset))
         return self._transform(_decode(data, f" {key}", at=str(path), fix="make the file again")), label
 
 

@@ -18,17 +18,19 @@ def import_function(name: str, flag: str) -> Callable[..., Any]:
     if not colon:
         fix = f"one of those in --help, or {flag} PACKAGE.MODULE:FUNCTION"
         raise UserError(f"{flag} {name} is not known", fix=fix)
-    find_in_current_folder()
+    allow_imports_from_current_folder()
     try:
         factory: Callable[..., Any] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        missing = isinstance(error, ModuleNotFoundError)
-        fix = "put its folder on PYTHONPATH, or install it" if missing else "name a function of that module"
+        is_missing = isinstance(error, ModuleNotFoundError)
+        fix = (
+            "put its folder on PYTHONPATH, or install it" if is_missing else "name a function of that module"
+        )
         raise UserError(f"{flag} {name}: {error}", fix=fix) from error
     return factory
 
 
-def find_in_current_folder() -> None:
+def allow_imports_from_current_folder() -> None:
     """Let Python import from the current folder, after the standard library and before all other packages.
 
     So a file such as json.py or queue.py does not replace a module of the standard library.

@@ -127,8 +127,8 @@ class FromLoaders:
         Both tensors are empty for an empty list.
         """
         # The keys of Keyed hold the epoch, because only indices reach loader processes that run already.
-        first_key = epoch * self.samples
-        self._lists[:] = [(index_B + first_key).tolist() for index_B in index_lists if len(index_B)]
+        key_of_index_0 = epoch * self.samples
+        self._lists[:] = [(index_B + key_of_index_0).tolist() for index_B in index_lists if len(index_B)]
         for x_BCHW, y_B in move_to_device(self._read(index_lists), self._device):
             yield self._normalise(x_BCHW), y_B
 
@@ -144,7 +144,10 @@ class FromLoaders:
 
 
 def _end_processes(loader: weakref.ref[DataLoader[Any]]) -> None:
-    """End the processes of a loader. At exit, Python would send a SIGTERM, which they ignore, and wait."""
+    """End the processes of a loader at exit.
+
+    Otherwise Python would send them a SIGTERM, which they ignore, and wait for their end.
+    """
     existing = loader()
     if existing is not None:
         existing._iterator = None  # noqa: SLF001 - the iterator ends its processes when it is deleted
@@ -181,9 +184,8 @@ def move_to_device(batches: Iterator[Batch], device: torch.device) -> Iterator[B
 class Keyed(Dataset[Any]):
     """The samples of a map-style data set by key: epoch * samples + index.
 
-    The key seeds the random augmentation of its sample.
-
-    A sample that cannot be read is returned as a UserError.
+    The key seeds the random augmentation of its sample. A sample that cannot be read is returned as a
+    UserError.
     """
 
     dataset: Any  # items are (x_CHW uint8 or float32, label)

@@ -34,7 +34,7 @@ def build_optimizer(config: Config, model: nn.Module) -> Optimizer:
     is_same_decay = config.weight_decay_on == "all" or not config.weight_decay
     groups = []
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    for is_head in (False, True)[: 1 + bool(head)]:
+    for is_head in (False, True) if head else (False,):
         weights = [weight for name, weight in trained.items() if (name in head) == is_head]
         matrices = [weight for weight in weights if weight.ndim > 1]
         others = [weight for weight in weights if weight.ndim <= 1]
@@ -66,7 +66,8 @@ def _with_momentum(sgd: Optimizer) -> Optimizer:
 
     A fused optimizer would allocate the momentum uninitialised in its first step.
     """
-    # If that step overflows under a loss scale, the momentum stays uninitialised: see docs/design/training.md
+    # The momentum would stay uninitialised if the first step overflows under a loss scale
+    # (docs/design/training.md).
     for group in sgd.param_groups:
         for weight in group["params"] if group.get("momentum") else ():
             sgd.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))

@@ -37,12 +37,13 @@ class Signs:
         self._logs = [Path("/proc/self/fd/1"), Path("/proc/self/fd/2"), *_job_log(environ)]
         self._known_files: dict[str, tuple[int, ...]] = {}
         self._program_logs: dict[str, int] = {}
-        self._steps = FIRST_STEPS  # with so many, the first look counts no lines of an earlier start
+        # The first look only notes the files: with FIRST_STEPS it counts no lines of an earlier start.
+        self._steps = FIRST_STEPS
         self.look()
         self._steps = 0
-        # For each kind of line about steps, the part of its first line from the number on. The key is the
-        # part of the line before that, without digits.
-        self._rests_by_start: dict[str, str] = {}
+        # The first line of each kind about steps, from the name of the number on, such as "step 12 loss 3".
+        # The key is the text up to the number, without digits, such as "[main] step ".
+        self._first_lines: dict[str, str] = {}
 
     @property
     def has_begun(self) -> bool:
@@ -111,8 +112,9 @@ class Signs:
             return 1
         if not step:
             return 0
-        start, rest = re.sub(r"\d", "", line[: step.end()]), line[step.start() :]
-        return 0 if self._rests_by_start.setdefault(start, rest) == rest else FIRST_STEPS
+        kind, from_name = re.sub(r"\d", "", line[: step.end()]), line[step.start() :]
+        is_unchanged = self._first_lines.setdefault(kind, from_name) == from_name
+        return 0 if is_unchanged else FIRST_STEPS
 
 
 def _job_log(environ: Mapping[str, str]) -> list[Path]:

@@ -32,7 +32,7 @@ def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> in
     environment_of_ranks = {**os.environ, PARENT: str(os.getpid())}
     environments = spawn_environments(environment_of_ranks, processes, nodes=nodes, node=node)
     status = start([(command, environment) for environment in environments])
-    for name in (number.name for number in signal.Signals if status == 128 + number):  # at most one signal
+    for name in (each.name for each in signal.Signals if status == 128 + each):  # at most one signal
         complain(f"error: a rank on {socket.gethostname()} was ended by {name}")
     return status
 
@@ -83,16 +83,16 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_
 
 def _wait(children: list[subprocess.Popen[bytes]]) -> int:
     """Wait until all processes have ended; kill the others GRACE_S seconds after the first failure."""
-    failed = 0
+    failure = 0  # the exit code of the process that failed first; 0 without a failure
     deadline = float("inf")
     while True:
         codes = [child.poll() for child in children]
-        if not failed:
+        if not failure:
             # If two processes failed, the cause is the process that a signal ended (below 0).
-            failed = min((code for code in codes if code not in (None, DONE, PREEMPTED)), default=0)
-            deadline = time.monotonic() + GRACE_S if failed else deadline
+            failure = min((code for code in codes if code not in (None, DONE, PREEMPTED)), default=0)
+            deadline = time.monotonic() + GRACE_S if failure else deadline
         if None not in codes:
-            status = 128 - failed if failed < 0 else failed  # as in a shell: -9 of Popen becomes 137
+            status = 128 - failure if failure < 0 else failure  # as in a shell: -9 of Popen becomes 137
             return status or (PREEMPTED if PREEMPTED in codes else DONE)
         if time.monotonic() > deadline:
             for child in children:

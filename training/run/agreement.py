@@ -17,8 +17,8 @@ class StoppedError(Exception):
 def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, *, saves: bool) -> None:
     """Add up the results of all processes since the last synchronisation.
 
-    A single all-reduce adds the losses, counts, times of ranks and requests to stop. So the CPU waits for the
-    GPU only here. `since_sync`, the sum of `train_step`'s results, is set to zero. With `saves` a save
+    A single all-reduce adds the losses, scores, samples, times of ranks and requests to stop. So the CPU
+    waits for the GPU only here. `since_sync` has the sums of `Tally`, and is set to zero. With `saves` a save
     follows, so the weights are checked.
 
     Raises:
@@ -31,9 +31,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     if saves:
         broken = [~torch.isfinite(weight.detach()).all() for weight in session.model.parameters()]
         also_summed[0] = torch.stack(broken).any()
-    (loss, correct, samples, broken_weights, *times), why = agree(
-        session, torch.cat((since_sync, also_summed))
-    )
+    (loss, score, samples, broken_weights, *times), why = agree(session, torch.cat((since_sync, also_summed)))
     if not math.isfinite(loss) or broken_weights:
         session.writer.wait()  # so that progress.checkpoint names the newest checkpoint
         what = f"{'a weight' if math.isfinite(loss) else 'the loss'} is not finite at step {progress.step}"
@@ -47,7 +45,7 @@ def synchronise(session: Session, progress: Progress, since_sync: torch.Tensor, 
     session.meter.usage.sample()
     session.meter.trained_samples += round(samples)
     for sums in (progress.sums, session.meter.window):
-        sums[:] = (sums[0] + loss, sums[1] + correct, sums[2] + samples)
+        sums[:] = (sums[0] + loss, sums[1] + score, sums[2] + samples)
     if why:
         raise StoppedError(why)
 

@@ -100,9 +100,9 @@ def _join(config: Config, place: Place, lock: RunLock, log: Log) -> World:
 def _train(session: Session) -> int:
     """Resume from a checkpoint if one exists, and train to the end or to a stop; return the exit status."""
     config, world, log = session.config, session.world, session.log
-    place = checkpoint_folder(config)
+    folder = checkpoint_folder(config)
     on_rank0(world, lambda: check_export(config))
-    on_rank0(world, lambda: checkpoint.prepare(place, config.resume, log.note))
+    on_rank0(world, lambda: checkpoint.prepare(folder, config.resume, log.note))
     progress = restore(session)
     if progress.done >= config.epochs:
         log.say(
@@ -112,7 +112,7 @@ def _train(session: Session) -> int:
         _conclude(session, progress, "done")
         return DONE
     size = state_bytes(config, session.model)
-    on_rank0(world, lambda: checkpoint.check_room(place, size, keep=config.keep, tell=log.note))
+    on_rank0(world, lambda: checkpoint.check_room(folder, size, keep=config.keep, tell=log.note))
     if config.tensorboard == "auto":
         log.start_curves(step=progress.step)
     facts = facts_about(session) | {"settings": session.settings, "job": os.environ.get("SLURM_JOB_ID", "")}
@@ -227,8 +227,8 @@ def _evaluate_only(session: Session) -> int:
     progress = Progress() if config.init_from else restore(session)
     origin = config.init_from or progress.checkpoint
     if not origin:
-        place, fix = str(checkpoint_folder(config)), "--resume FILE or --init-from FILE"
-        raise UserError("there are no weights to evaluate", at=place, fix=fix, shared=True)
+        at, fix = str(checkpoint_folder(config)), "--resume FILE or --init-from FILE"
+        raise UserError("there are no weights to evaluate", at=at, fix=fix, shared=True)
     try:
         score = evaluate(session)
     except StoppedError as stopped:

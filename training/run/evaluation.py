@@ -31,8 +31,8 @@ def evaluate(session: Session) -> Score:
             if len(y_B):
                 outputs = forward(session, model, x_BCHW)
                 scores = session.task.metrics(outputs, y_B).values()
-                means = sums_of(session.task.loss(outputs, y_B), *scores)
-                sums += torch.cat((means, session.task.counts(outputs, y_B)))
+                sums_of_batch = sums_of(session.task.loss(outputs, y_B), *scores)
+                sums += torch.cat((sums_of_batch, session.task.counts(outputs, y_B)))
             if session.meter.is_sync_due(number, session.config.sync_every):
                 _, why = agree(session, sums)
                 if why:

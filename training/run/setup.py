@@ -135,9 +135,9 @@ def wrap(session: Session) -> nn.Module:
     world, config = session.world, session.config
     model: Any = session.model
     if config.compile:
-        # Compiled before it is wrapped: torch.compile of a DistributedDataParallel compiles no nn.Sequential
-        # (pytorch#140416). Not dynamic: otherwise a short last batch would change how later ones are
-        # computed.
+        # The model is compiled before it is wrapped, because torch.compile of a DistributedDataParallel
+        # compiles no nn.Sequential (pytorch#140416). With `dynamic` unset, a short last batch would change
+        # the kernels of later batches.
         model = torch.compile(model, dynamic=False)
     if world.size > 1:
         names = inspect.signature(DistributedDataParallel).parameters
@@ -167,9 +167,9 @@ def try_out(session: Session) -> Task:
     config, data, model = session.config, session.data, session.model
     last_batch = data.train.samples % session.batch or session.batch
     part = session.batch // config.accumulate
-    # The images of a process in the last part of the last step. Without images, a stand-in takes their place.
-    least = max(1, (last_batch % part or part) // session.world.size)
-    images = 1 if config.evaluate else min(least, 2)
+    # The images of a process in the last part of the last step: at least a stand-in.
+    fewest = max(1, (last_batch % part or part) // session.world.size)
+    images = 1 if config.evaluate else min(fewest, 2)
     x_BCHW, y_B = stand_in(session, images)
     model.eval() if config.evaluate else train_mode(model)
     try:
@@ -181,7 +181,7 @@ def try_out(session: Session) -> Task:
         size = "x".join(map(str, data.shape_CHW))
         what = f"--model {config.model} cannot take {images} images of {size} ({one_line(error)[:200]})"
         batch_fix = "another --batch-size: the last step of an epoch has one image per process"
-        raise UserError(what, fix=batch_fix if least == 1 else "another --model") from error
+        raise UserError(what, fix=batch_fix if fewest == 1 else "another --model") from error
     with torch.no_grad():
         names = check_output(config, session.task, data, outputs, y_B)
     return dataclasses.replace(session.task, names=names)
