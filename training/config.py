@@ -78,7 +78,8 @@ def _option(default: T, text: str, *, choices: str = "", critical: bool = False,
     The weights depend on `critical` settings, so a run refuses to resume from a checkpoint with another
     value.
     """
-    # The default of a setting in OPTIMIZER_SETTINGS is its value in checkpoints that are older than the flag.
+    # The defaults of OPTIMIZER_SETTINGS only fill in flags that an older checkpoint lacks: a new run has the
+    # values of OPTIMIZER_DEFAULTS.
     facts = {"help": text, "choices": choices.split(), "critical": critical, "minimum": minimum}
     return dataclasses.field(default=default, metadata=facts)
 
@@ -271,8 +272,8 @@ def _contradictions(config: Config) -> Iterator[tuple[str, str]]:
 def steps_to_end(config: Config, *, epoch: int, consumed: int, samples: int, batch: int) -> int:
     """Return the number of steps to the end of the last epoch.
 
-    `epoch` counts the trained epochs, and `consumed` the trained samples of the current epoch. `samples` is
-    the number of samples of an epoch, and `batch` of a step.
+    `epoch` is the number of trained epochs, and `consumed` the number of trained samples of the current
+    epoch. `samples` is the number of samples of an epoch, and `batch` the number of samples of a step.
     """
     later = config.epochs - epoch - 1  # the number of epochs after the current epoch
     if later < 0:

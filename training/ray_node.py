@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 JOIN_S, LEAVE_S, END_S = 600, 20, 15  # time limits: all nodes join; the workers leave; Ray ends on a node
-READ_S = (
-    5  # time limit for the last lines of a Ray that has ended, because its children may hold its output open
-)
+# Time limit for the last lines of a Ray that has ended, because its children may hold its output open.
+READ_S = 5
 OPEN_FILES = 65536  # the limit of open files for Ray, whose actors open many
 # Texts that Ray prints: after a node has joined; and on a busy node, after 30 s.
 STARTED = "Ray runtime started"

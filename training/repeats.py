@@ -22,9 +22,8 @@ from collections.abc import Iterable
 MAX_BYTES = 64 << 20  # the most that is read, at the end of the log
 CLOCK_S = 300  # seconds by which the clock of a file server may differ
 MIN_STEPS = 3  # both starts must have printed so many steps
-LONGER_FACTOR = (
-    1.25  # a start with more than so many times the steps may have come further than the one before
-)
+# A start with more than so many times the steps may have come further than the start before.
+LONGER_FACTOR = 1.25
 # Lines that the job script prints at the start, and before a restart.
 START = re.compile(rb"Job \d+ on \S+, restart \d+ of at most \d+")
 REQUEUED = re.compile(rb"Requeueing: restart \d+ of at most \d+")

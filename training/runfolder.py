@@ -19,7 +19,7 @@ class Forecast:
     # (another job has the folder).
     state: str
     checkpoint: str = ""  # the checkpoint to resume from
-    # None in these four counts: not known, or not needed for the state
+    # These four counts are None if they are not known, or not needed for the state.
     step: int | None = None  # finished steps
     steps: int | None = None  # all steps of the training
     epoch: int | None = None  # finished epochs

@@ -34,13 +34,13 @@ class Data:
     validation: Split
     classes: int
     shape_CHW: tuple[int, ...]
-    # a target of zeros
+    # A target of zeros, with the shape and type of all targets.
     target: torch.Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.int64))
     checksum: str = ""  # checksum of the training labels, and of the names of classes and files
     norm: Norm = field(default_factory=Norm)  # for images of the type uint8
     names: tuple[str, ...] = ()  # the names of the classes; () if the data set has none
     evaluated_CHW: tuple[int, ...] = ()  # shape of a validation image
-    # the errors of samples that this process could not read, to raise when the processes synchronise
+    # The errors of samples that this process could not read. They are raised when the processes synchronise.
     problems: list[UserError] = field(default_factory=list)
 
 
@@ -48,11 +48,10 @@ def load_data(config: Config, device: torch.device) -> Data:
     """Return the data set of the configuration; raises UserError if the data are missing or broken.
 
     The function of --dataset PACKAGE.MODULE:FUNCTION gets the configuration, and returns (training,
-    validation). Both are
-    either pairs of tensors (images_NCHW, labels_N), which stay in memory, or map-style data sets of
-    (x_CHW, label), which loaders read. A map-style training set has a list `classes`. A map-style data set
-    may raise an OSError, or a UserError with a fix, for a sample that cannot be read. Any other exception is
-    shown as a bug.
+    validation). Both are either pairs of tensors (images_NCHW, labels_N), which stay in memory, or map-style
+    data sets of (x_CHW, label), which loaders read. A map-style training set has a list `classes`. A
+    map-style data set may raise an OSError, or a UserError with a fix, for a sample that cannot be read. Any
+    other exception is shown as a bug.
     """
     norm, shift = Norm(), 0
     if config.augment not in {"auto", "none"} and config.dataset not in FILE_DATA_SETS[1]:

@@ -19,7 +19,7 @@ from training.data.own_module import import_function
 from training.errors import UserError, one_line
 from training.model import confusion
 
-TOP = 5  # of top-5 accuracy, which is reported if there are more than twice as many classes
+TOP = 5  # top-5 accuracy is reported if there are more than 10 classes
 
 # Functions of the model's outputs and the targets, with a value for each sample, or such values by name.
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
@@ -34,10 +34,10 @@ class Task:
     training_loss: Loss  # the loss of the training steps
     metrics: Metrics  # the metrics of the validation; the best weights have the highest first metric
     score: Loss  # the first metric, for the training steps
-    # the transform of images and targets by --mixup and --cutmix
+    # The transform of images and targets by --mixup and --cutmix.
     mix: Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]] | None = None
     names: tuple[str, ...] = ("accuracy",)  # names of the metrics
-    # the counts of a batch for the confusion matrix, and the number of these counts
+    # The function for a batch's counts in the confusion matrix, and the number of these counts.
     counts: Loss = lambda _, y_B: torch.zeros(0, dtype=torch.float64, device=y_B.device)
     number_of_counts: int = 0
 

@@ -39,7 +39,7 @@ class Log:
     began: float = field(default_factory=time.time)  # when this process started
     failing: set[str] = field(default_factory=set)  # files whose last write failed
     curves: Any = None  # TensorBoard's writer; None without curves
-    # by their names in --log-to
+    # The functions that get the events, by their names in --log-to.
     trackers: dict[str, Callable[[dict[str, Any]], object]] = field(default_factory=dict)
     event_lock: Any = field(default_factory=threading.RLock)  # the writer's thread also adds events
 

@@ -44,10 +44,9 @@ def is_mounted() -> bool:
 def is_root_mounted(environ: Mapping[str, str], mounts: list[str]) -> bool:
     """Return whether a process such as squashfuse may mount the root folder.
 
-    `mounts` are the lines of /proc/PID/mountinfo.
-
-    An overlay hides the mount below it. Apptainer and Enroot put an overlay over squashfuse, and other
-    runtimes put an overlay over folders. No process mounts an image that is a folder.
+    `mounts` are the lines of /proc/PID/mountinfo. An overlay hides the mount below it. Apptainer and Enroot
+    put an overlay over squashfuse, and other runtimes put an overlay over folders. No process mounts an image
+    that is a folder.
     """
     images = [environ[name] for name in APPTAINER_VARIABLES if environ.get(name)]
     if any(Path(image).is_dir() for image in images):

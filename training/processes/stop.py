@@ -19,7 +19,8 @@ STOP_FILE, DEADLINE = "stop file", "deadline"  # reasons that rank 0 finds by lo
 OUT_OF_TIME = (LIMIT, DEADLINE)  # the reasons after which the job may start again
 REASONS = (STOP_FILE, CANCELLED, *(number.name for number in SIGNALS), *OUT_OF_TIME)  # the first one counts
 LOOK_EVERY_S = 0.5  # between two looks, because a stat(2) on a network file system takes time
-MARGIN_S = 30.0  # a run stops before its deadline by this, a step, and twice the time of the last save
+# A run stops before its deadline, by so many seconds, a step, and twice the time of the last save.
+MARGIN_S = 30.0
 EPOCH_FROM_S = 1e9  # a --deadline from here on counts from 1970, a smaller number from the start
 
 
@@ -36,7 +37,7 @@ class Stop:
         self.began = time.time()
         self._deadline = float("inf")
         self.save_s = 0.0  # the time that the last save took
-        self.step_s = 0.0  # time of a step, which is as long as the next look may have to wait
+        self.step_s = 0.0  # the time of a step, for which the next look may have to wait
         for number in handled_signals():  # a signal may come twice, from Slurm and from torchrun
             signal.signal(number, lambda number, _: self._request(signal.Signals(number).name))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # spawn blocks the signals of its children
@@ -57,9 +58,8 @@ class Stop:
             with contextlib.suppress(OSError):  # the file system may answer at the next look
                 if self._file.exists():
                     self._request(read_stop_file(self._file) or STOP_FILE)
-            half = (
-                max(0.0, self._deadline - self.began) / 2
-            )  # a short job trains for at least half of its time
+            # A short job trains for at least half of its time.
+            half = max(0.0, self._deadline - self.began) / 2
             if time.time() >= self._deadline - min(self.step_s + 2 * self.save_s + MARGIN_S, half):
                 self._request(DEADLINE)
         return [float(requested) for requested in self._requested]

@@ -153,7 +153,7 @@ def on_rank0(world: World, make: Callable[[], T]) -> T | None:
 
 
 def _choose_device(place: Place, wanted: str, backend: str) -> torch.device:
-    """Return the device of --device for this process; raise UserError if it has no GPU of its own."""
+    """Return the device of --device for this process; raise UserError if a needed GPU is not visible."""
     count = torch.cuda.device_count() if wanted != "cpu" else 0
     if wanted == "cuda" and not count:
         built = torch.version.cuda or torch.version.hip

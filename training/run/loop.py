@@ -112,9 +112,8 @@ def train_step(
     the images of all processes. `tally` gets the results of this process.
     """
     world, config, scaler = session.world, session.config, session.updater.scaler
-    for (
-        group
-    ) in session.updater.optimizer.param_groups:  # as its zero_grad does, but without that method's hooks
+    # The optimizer's zero_grad does the same, but also calls hooks.
+    for group in session.updater.optimizer.param_groups:
         for weight in group["params"]:
             weight.grad = None
     images = sum(counts)
@@ -193,7 +192,7 @@ def batches_of(session: Session, split: Split, lists: list[torch.Tensor], epoch:
         # All processes raise this error at the next synchronisation, before anything is saved.
         session.data.problems.append(error)
         for _ in lists[done:]:
-            yield stand_in(session, 2)
+            yield stand_in(session, 2)  # two, because batch norms may refuse a single image
 
 
 def stand_in(session: Session, images: int) -> Batch:

@@ -10,9 +10,10 @@ SLOW_FACTOR = 1.5  # a slow rank needs so many times the median of the ranks
 SLOW_STEPS = 20  # timed parts of steps for which a rank must be slow
 MIN_ROUNDS = 3  # synchronisations for which a rank must be slow, because it may be late once
 MAX_TIMED_PARTS = 20  # the parts of steps that are timed after each synchronisation
-# The share of a step's time that a slow rank must cost. The backward pass, twice as long as the forward pass,
-# is not timed. The share for data is large. If all ranks load data at nearly the same speed, only the slowest
-# rank waits, because the loaders of the other ranks get ahead meanwhile.
+# The share of a step's time that a slow rank must cost. The share for the forward pass is small, because the
+# backward pass takes twice as long and is not timed. The share for data is large, because only the slowest
+# rank waits for data, even if its loaders are hardly slower. The loaders of the other ranks get ahead
+# meanwhile.
 MIN_LOST_SHARE = {"data wait": 1 / 3, "forward pass": 1 / 10}
 
 
@@ -24,9 +25,8 @@ class Pace:
         self._marks: list[Any] = []  # three marks for each part of a step: times, or events of the GPU
         self._timed_parts = 0  # at the last synchronisation
         self._has_saved = False  # whether the steps before the last synchronisation ended with a save
-        self._changed_for = [0] * len(
-            hosts
-        )  # by rank: parts in a row in which its pace was not the known one
+        # By rank: the parts in a row for which a slow rank was normal, or a normal rank slow.
+        self._changed_for = [0] * len(hosts)
         self._slow: dict[int, str] = {}  # by rank: the descriptions of the ranks that are known as slow
 
     @property

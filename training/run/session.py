@@ -17,8 +17,9 @@ from training.run.pace import Pace
 from training.run.usage import Usage
 from training.saving.writer import Writer
 
-WORST_SCORE = -1e299  # below any score; an infinity is refused in checkpoints
-SYNC_S = 1.0  # between two synchronisations, unless a step takes longer; a request to stop may wait for it
+WORST_SCORE = -1e299  # below any score; a checkpoint with an infinity would be refused
+# Seconds between two synchronisations, if no step takes longer. A request to stop waits for the next one.
+SYNC_S = 1.0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -75,7 +76,7 @@ class Meter:
     period: int = 1  # steps between two synchronisations, the same on all processes
 
     def begin(self) -> None:
-        """Begin steps of another kind: training or validation. The first step is measured by itself."""
+        """Begin steps of training or validation. The processes synchronise after the first step."""
         self.synced_at, self.steps, self.period = time.perf_counter(), 0, 1
 
     def is_sync_due(self, step: int, max_period: int) -> bool:

@@ -43,7 +43,8 @@ class Usage:
     cpu_s_at_start: float = field(default_factory=_cpu_s)
     sampled_at: float = field(default_factory=time.perf_counter)  # inf if the GPUs are no longer sampled
     utilisations: list[float] = field(default_factory=list)  # of the GPUs, in percent, at each sample
-    allocated: int = 0  # peak bytes of tensors; only as new as the last sample, because torch needs 400 us
+    # Peak bytes of tensors at the last sample. Torch needs 400 us for this number, too long for each step.
+    allocated: int = 0
 
     def sample(self) -> None:
         """Sample the utilisation and the memory of the GPUs, at most every SAMPLE_S seconds."""
@@ -58,8 +59,8 @@ class Usage:
 
     def facts(self) -> dict[str, Any]:
         """Return the resources that this process has used, as facts for `add_up`."""
-        # The peak memory of this process (VmHWM) and the memory of its loaders (Pss), in KiB. In Pss, each
-        # page that loaders share with this process counts in part. Without these lines the sum is 0.
+        # The peak memory of this process (VmHWM) and the memory of its loaders (Pss), in KiB. Pss counts a
+        # shared page in part for each process. The sum is 0 if Linux does not give these numbers.
         me = os.getpid()
         texts = [read(me, "status"), *(read(child, "smaps_rollup") for child in children(me))]
         memory = re.findall(r"^(?:VmHWM|Pss):\s+(\d+)", "\n".join(texts), re.MULTILINE)
