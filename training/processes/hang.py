@@ -192,9 +192,9 @@ class Watcher:
         self._outside_s = max((rank["waits_s"] for rank in ranks), default=0.0)
         hang = verdict.judge(ranks, self._ranks.keys(), quiet_s, late=late)
         if hang.line:
-            names_only_late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).line
-            self._next_question_s = self._now_s + (late_s if names_only_late else early_s)
-            self._report(hang, late=names_only_late, early_s=early_s)
+            is_only_late = not verdict.judge(ranks, self._ranks.keys(), quiet_s).line
+            self._next_question_s = self._now_s + (late_s if is_only_late else early_s)
+            self._report(hang, late=is_only_late, early_s=early_s)
 
     def _report(self, hang: verdict.Verdict, *, late: bool, early_s: float) -> None:
         """Report a hang. If a later verdict is the same and no rank has moved, act as HANG asks.

@@ -15,8 +15,8 @@ MAX_NAMED = 4  # ranks that the line names
 # States of a main thread in /proc in which a rank can do nothing, and their names in messages.
 HELD_STATES = {"T": "stopped by a signal", "t": "held by a debugger", "Z": "at its end"}
 # The activities of a rank, the values of `does`. STILL needs evidence that the rank can't act again by
-# itself, and that nothing outside of the run can wake it up. Any other wait is OUTSIDE. A rank in a collective
-# call (`call`) waits for other ranks, also if it seems to compute.
+# itself, and that nothing outside of the run can wake it up. Any other wait is OUTSIDE. A rank in a
+# collective call (`call`) waits for other ranks, also if it seems to compute.
 STILL, COMPUTES, DISK, OUTSIDE = "stands still", "computes", "a disk", "what may come"
 ASLEEP_SHARE = 0.75  # share of a pause in which a sleeping rank has not woken up once
 OF_A_LOADER = " of a loader"  # the end of a line's name if a loader's process runs the line
