@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,13 +153,17 @@ def test_a_refused_job_is_in_no_index(slurm: Path, command: Command) -> None:
 def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
     slurm: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attempt, "RETRY_S", 0.3)
+    pauses: list[float] = []
+    clock = SimpleNamespace(time=time.time, monotonic=lambda: sum(pauses), sleep=pauses.append)
+    monkeypatch.setattr(attempt, "time", clock)
     (slurm / "plan").write_text("\n".join([DOWN] * 1000))
     result = command("submit", "job.sh", "--yes")
     assert (result.status, result.out) == (5, "")
-    assert "note: Slurm's controller does not answer: trying again for 0.3 s\n" in result.err
+    assert "note: Slurm's controller does not answer: trying again for 120 s\n" in result.err
     assert "Slurm's controller can't be reached from here" in result.err
-    assert int((slurm / "calls").read_text()) > 1
+    assert int((slurm / "calls").read_text()) == len(pauses) + 1 > 8
+    assert max(pauses) <= 15
+    assert 120 <= sum(pauses) < 135
     index = Index(index_file(os.environ))
     assert (index.jobs(), index.runs()) == ([], [])
 
