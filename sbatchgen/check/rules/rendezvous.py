@@ -168,7 +168,8 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
             continue  # SB307 reports the missing address
         severity = None if not launcher.name.startswith("accelerate") else "warning"
         edits = rendezvous_edits(script, launcher)
-        what, fix = rank_zero_texts(launcher.name, nodes, rank.name if rank else "")
+        same_rank = f"{rank.name}={launcher.text_of(rank)}" if rank else ""
+        what, fix = same_rank_texts(launcher.name, nodes, same_rank)
         yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
 
 
@@ -192,10 +193,10 @@ def missing_hosts_message(nodes: int) -> str:
     )
 
 
-def rank_zero_texts(name: str, nodes: int, zero_option: str) -> tuple[str, str]:
-    """Return the message and the fix for a launcher that has rank 0 on each node.
+def same_rank_texts(name: str, nodes: int, same_rank: str) -> tuple[str, str]:
+    """Return the message and the fix for a launcher that has the same rank on each node.
 
-    `zero_option` is the option with the value 0 in the command, "" without such an option.
+    `same_rank` is the option in the command, such as node-rank=0; without an option ("") the rank is 0.
     """
     option = PROGRAMS[name].role("RANK")
     if name.startswith("accelerate"):  # older releases only know the option with an underscore
@@ -207,8 +208,8 @@ def rank_zero_texts(name: str, nodes: int, zero_option: str) -> tuple[str, str]:
     else:
         what = f"without --{option} each of the {nodes} nodes has rank 0"
         fix = f"replace --master-addr and --master-port by these options{CODE}{RDZV_OPTIONS}{OR}{fix}"
-    if zero_option:
-        what = f"--{zero_option}=0 makes each of the {nodes} nodes the first"
+    if same_rank:
+        what = f"--{same_rank} gives all {nodes} nodes the same rank"
     return f"{what}: they wait for the others until the time limit", fix
 
 

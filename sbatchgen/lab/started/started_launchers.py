@@ -236,7 +236,8 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
         option, rank = first.role_option("RANK")
         has_address = first.role_option("HOST")[0] or first.name != "torchrun"  # else SB307 reports the step
         if has_address and (rank or "0") == "0" and not _is_variable_in_script(done, option):
-            what, fix = rendezvous.rank_zero_texts(first.name, len(_nodes_of(launchers)), option)
+            same_rank = f"{option}=0" if option else ""
+            what, fix = rendezvous.same_rank_texts(first.name, len(_nodes_of(launchers)), same_rank)
             yield Hit(done.at(step.line), what, fix)
     for step, launchers in _steps_with_launchers(done):
         alone = [launcher for launcher in launchers if not launcher.knows_others]
