@@ -38,7 +38,7 @@ ALLOWED = {
     "lab/rehearsal/tasks.py": "in the sandbox: the played srun starts the tasks",
     "lab/rehearsal/rehearsal.py": "the job's python3 in the sandbox is this Python",
     "check/lint/workers.py": "forks of this process, which start no program",
-    "cli/__init__.py": "click looks for bash: among `search_path.libraries`",
+    "cli/__init__.py": "click looks for bash: among `search_path.trusted_path_for_libraries`",
 }
 
 

@@ -224,11 +224,11 @@ def completion(shell: str) -> None:
     """
     from click.shell_completion import get_completion_class
 
-    from sbatchgen.base.machine.search_path import libraries
+    from sbatchgen.base.machine.search_path import trusted_path_for_libraries
 
     complete = get_completion_class(shell)
     assert complete is not None  # noqa: S101 - click knows these three
-    with libraries():  # click asks bash for its version
+    with trusted_path_for_libraries():  # click asks bash for its version
         put(complete(cli, {}, "sbatchgen", COMPLETE).source())
 
 

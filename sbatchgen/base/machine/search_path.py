@@ -85,8 +85,8 @@ def in_shell(program: str, environment: Mapping[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def libraries() -> Iterator[None]:
-    """Let libraries, which search the PATH of os.environ, start only programs that `find` would find."""
+def trusted_path_for_libraries() -> Iterator[None]:
+    """Set PATH of os.environ, which libraries search, to the trusted folders until the end of the block."""
     old_path = os.environ.get("PATH")
     os.environ["PATH"] = trusted_path(os.environ)
     try:

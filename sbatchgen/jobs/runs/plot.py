@@ -21,7 +21,7 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import CommandLineError, DocumentError
 from sbatchgen.base.keys import record
 from sbatchgen.base.machine.packages import to_install
-from sbatchgen.base.machine.search_path import libraries
+from sbatchgen.base.machine.search_path import trusted_path_for_libraries
 from sbatchgen.base.quoting import ALSO, visible
 from sbatchgen.jobs.runs.events import CONFIG, EVENTS, PRINT_NUMBERS, STATUS, count, number, read_object
 from sbatchgen.jobs.runs.metrics import read_events
@@ -164,7 +164,7 @@ def plot(histories: Sequence[History], output: Path | None) -> Path:
 
 
 def _picture_bytes(histories: Sequence[History], suffix: str) -> bytes:
-    with libraries():  # matplotlib asks fc-list for fonts
+    with trusted_path_for_libraries():  # matplotlib asks fc-list for fonts
         return _draw(histories, suffix)
 
 
