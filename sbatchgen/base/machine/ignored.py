@@ -50,7 +50,8 @@ def why_ignored(
 
     The file may be used if the user trusts the folder `trust`. Each part has a name for the message, such as
     "its folder". Relative paths in SBATCHGEN_TRUST refer to `current_folder`.
-    With `start` only the parts below that folder are judged.
+    For a part below the folder `start`, only the path below `start` is judged. Without `start`, the first
+    part that no other user can write takes its place, so that no folder is judged twice.
     """
     from sbatchgen.base.machine.trust import other_writer  # few users have such files
 

@@ -1,4 +1,4 @@
-"""The mounts of this machine: the mounts below a folder, and the names under which a folder is seen.
+"""The mounts of this machine: the mounts below a folder, and where a folder is in its file system.
 
 Source: proc_pid_mountinfo(5).
 """
@@ -38,9 +38,9 @@ def _without_escapes(text: str) -> str:
 
 
 def below(descriptor: int, known: tuple[Mount, ...]) -> list[str]:
-    """Return the mount points below an open folder, on the folder's own mount."""
-    own, path = _mount_of(descriptor), _path_of(descriptor).rstrip("/")
-    children = [mount.place for mount in known if mount.parent == own]
+    """Return the mount points below an open folder, on the folder's own mount; `known`: all mounts."""
+    own_number, path = _mount_of(descriptor), _path_of(descriptor).rstrip("/")
+    children = [mount.place for mount in known if mount.parent == own_number]
     return sorted({place for place in children if place.startswith(f"{path}/")})
 
 
@@ -49,14 +49,16 @@ def within(outer: int, inner: int, known: tuple[Mount, ...]) -> str | None:
 
     Both folders are given by their descriptors.
     """
-    (device, path), (other, place) = (_device_and_path(descriptor, known) for descriptor in (outer, inner))
-    if device != other or not device or not f"{place}/".startswith(f"{path.rstrip('/')}/"):
+    outer_device, outer_path = _device_and_path(outer, known)
+    inner_device, inner_path = _device_and_path(inner, known)
+    prefix = outer_path.rstrip("/")
+    if not outer_device or outer_device != inner_device or not f"{inner_path}/".startswith(f"{prefix}/"):
         return None
-    return place[len(path.rstrip("/")) :].lstrip("/")
+    return inner_path[len(prefix) :].lstrip("/")
 
 
 def above(path: str) -> Iterator[str]:
-    """Yield a path, and each folder above it."""
+    """Yield an absolute path, and each folder above it except /."""
     while path.strip("/"):
         yield path
         path = path.rpartition("/")[0]
@@ -64,9 +66,9 @@ def above(path: str) -> Iterator[str]:
 
 def _device_and_path(descriptor: int, known: tuple[Mount, ...]) -> tuple[str, str]:
     """Return the device of an open folder, and its path in that file system; "" for an unknown mount."""
-    own, path = _mount_of(descriptor), _path_of(descriptor)
+    own_number, path = _mount_of(descriptor), _path_of(descriptor)
     for mount in known:
-        if mount.number == own:
+        if mount.number == own_number:
             return mount.device, os.path.normpath(f"{mount.root}/{path[len(mount.place.rstrip('/')) :]}")
     return "", ""
 

@@ -77,6 +77,7 @@ def _make_somewhere(prefix: str, *, in_memory: bool) -> _OpenFolder:
         try:
             parent = Path(place or tempfile.gettempdir())
             # Judged before a folder is made: if others renamed the new folder, it could not be removed.
+            # In a place with the sticky bit, such as /tmp, others can't rename the folder.
             reason = other_writer(parent / prefix)
             if reason and not reason.place.lstat().st_mode & stat.S_ISVTX:
                 problems.append(f"a folder in {parent} {reason.why}")

@@ -12,7 +12,9 @@ from sbatchgen.base.files import OTHERS_WRITE, user_id
 from sbatchgen.base.quoting import word
 
 _MAX_LINKS = 40  # links that Linux follows on the way to a file
-_Judge = Callable[..., str]  # a function that returns who else can change or replace a part of a path, or ""
+# A function that returns who else can change or replace a part of a path; "" if nobody can. Such a function
+# gets the part, its status, whether the part is the last, and the write bits of a sticky folder around it.
+_Judge = Callable[..., str]
 
 
 class OtherWriter(NamedTuple):
@@ -54,7 +56,8 @@ def _other_writer(path: Path, start: Path | None, judge: _Judge) -> OtherWriter 
     absolute = path.absolute()
     remaining = [*reversed((absolute.relative_to(start) if start else absolute).parts)]
     part, links, is_link = Path(os.path.realpath(start or "/")), 0, False
-    in_sticky = 0  # the write bits of the folder that holds the next part, if that folder has the sticky bit
+    # The write bits of the folder that holds the next part, if that folder has the sticky bit; otherwise 0.
+    sticky_write_bits = 0
     while remaining:
         name = remaining.pop()
         folder, part = part, part.parent if name == ".." else part / name
@@ -62,9 +65,9 @@ def _other_writer(path: Path, start: Path | None, judge: _Judge) -> OtherWriter 
             status = part.lstat()
         except OSError:
             why = f"does not exist, and others can make it in {folder}"
-            return OtherWriter(folder, why) if in_sticky else None
+            return OtherWriter(folder, why) if sticky_write_bits else None
         is_last = not remaining
-        if why := judge(part, status, is_last=is_last, in_sticky=in_sticky):
+        if why := judge(part, status, is_last=is_last, sticky_write_bits=sticky_write_bits):
             if is_link:
                 why = f"is {'a link to' if is_last else 'a link into'} {part}, which {why}"
             elif not is_last:
@@ -79,7 +82,7 @@ def _other_writer(path: Path, start: Path | None, judge: _Judge) -> OtherWriter 
             remaining += reversed(part.readlink().parts or (".",))
             part = folder
         else:
-            in_sticky = status.st_mode & OTHERS_WRITE if status.st_mode & stat.S_ISVTX else 0
+            sticky_write_bits = status.st_mode & OTHERS_WRITE if status.st_mode & stat.S_ISVTX else 0
     return None
 
 
@@ -94,11 +97,12 @@ def make_own(folder: Path) -> bool:
     return other_writer(folder) is None
 
 
-def _judge_others(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:
+def _judge_others(place: Path, status: os.stat_result, *, is_last: bool, sticky_write_bits: int) -> str:
     """Return who else can change or replace a path, as the rest of a sentence, or ""."""
     is_ours = status.st_uid in (0, user_id())
-    # A container may have no number for root: then the folders above belong to the owner of /.
-    is_above = not (is_last or in_sticky)
+    # A container may have no number for root. Then folders of root belong to the owner of /, who is trusted
+    # for the folders above the file.
+    is_above = not (is_last or sticky_write_bits)
     if not is_ours and not (is_above and status.st_uid == Path("/").lstat().st_uid):
         return f"belongs to another user ({user_name(status.st_uid)})"
     # The mode of a link does not count. A sticky folder keeps others from replacing the user's files.
@@ -112,16 +116,16 @@ def _judge_others(place: Path, status: os.stat_result, *, is_last: bool, in_stic
     return "can be written by others in its access list (ACL)" if is_shared and _has_acl(place) else ""
 
 
-def _judge_everybody(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
+def _judge_everybody(place: Path, status: os.stat_result, *, is_last: bool, sticky_write_bits: int) -> str:  # noqa: ARG001 - a _Judge
     """Return how everybody can change or replace a path, as the rest of a sentence, or ""."""
-    if in_sticky & stat.S_IWOTH and status.st_uid not in (0, user_id()):
+    if sticky_write_bits & stat.S_IWOTH and status.st_uid not in (0, user_id()):
         return f"belongs to another user ({user_name(status.st_uid)}), in a folder that everybody can write"
     if stat.S_ISLNK(status.st_mode) or (status.st_mode & stat.S_ISVTX and not is_last):
         return ""
     return "can be written by everybody" if status.st_mode & stat.S_IWOTH else ""
 
 
-def _judge_link(place: Path, status: os.stat_result, *, is_last: bool, in_sticky: int) -> str:  # noqa: ARG001 - as above
+def _judge_link(place: Path, status: os.stat_result, *, is_last: bool, sticky_write_bits: int) -> str:  # noqa: ARG001 - a _Judge
     """Return that a path is a link of another user, as the rest of a sentence, or ""."""
     is_theirs = stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, user_id())
     return "is a link that another user has made" if is_theirs else ""
