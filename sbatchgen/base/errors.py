@@ -1,13 +1,16 @@
 """Errors that a user can fix, and the exit status of each.
 
     SbatchgenError
-    |- CommandLineError   2  the command line does not make sense
-    |- DocumentError      3  a profile, job, template or script is wrong
-    |- FitError           4  the job does not fit the cluster
-    |- SlurmError         5  Slurm refused, or cannot be reached
-    `- BudgetError        7  the job may take more than the budget leaves
+    |- CommandLineError           2  the command line does not make sense
+    |- DocumentError              3  a profile, job, template or script is wrong
+    |  `- NoSandboxError          3  this machine allows no sandbox
+    |     `- NestedSandboxError   8  sbatchgen runs in a sandbox already
+    |- FitError                   4  the job does not fit the cluster
+    |- SlurmError                 5  Slurm refused, or cannot be reached
+    `- BudgetError                7  the job may take more than the budget leaves
 
-An OSError of a file also ends the command with 3. A traceback (exit status 1) is always a bug of sbatchgen.
+An OSError of a file also ends the command with 3. A plan that reaches its limit ends with 6, without an
+error. A traceback (exit status 1) is always a bug of sbatchgen.
 """
 
 from __future__ import annotations

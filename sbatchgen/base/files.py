@@ -25,7 +25,6 @@ _READ_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH  # the bits of a mode with which the group or everybody can write
-OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 PRIVATE = 0o600  # the mode of a file that may hold a secret
 _LEFTOVER_NAME = re.compile(r"\.sbatchgen-[0-9a-f]{16}")  # a new file that was not renamed
 _MAX_LINKS = 40  # Linux follows so many links: path_resolution(7)
@@ -40,9 +39,14 @@ def user_id() -> int:
 
 
 def user_folder(environment: Mapping[str, str], variable: str, default: str) -> str:
-    """Return a user's folder by the XDG standard, which ignores relative paths; "" without a home."""
+    """Return a user's folder by the XDG standard: the value of `variable`, or else `default` below HOME.
+
+    The standard ignores relative paths. The result is "" if none of the two gives an absolute path.
+    """
     folder, home = environment.get(variable, ""), environment.get("HOME", "")
-    return folder if folder.startswith("/") else f"{home}/{default}" if home.startswith("/") else ""
+    if folder.startswith("/"):
+        return folder
+    return f"{home}/{default}" if home.startswith("/") else ""
 
 
 @functools.cache  # a server of accounts may give the answer

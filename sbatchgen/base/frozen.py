@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     @dataclass_transform(frozen_default=True, field_specifiers=(field,))
     def frozen(*, kw_only: bool = False, slots: bool = False, eq: bool = True) -> Callable[[_Kind], _Kind]:
-        """Make a class a dataclass whose values do not change; only mypy checks that."""
+        """Make a class a dataclass whose fields must not be set again; only mypy checks that."""
 
 else:
 
@@ -33,7 +33,7 @@ else:
 
 @cache
 def _comparison_key(kind: Any) -> Any:
-    """Return the function that gets the fields by which two values of a class are compared."""
+    """Return a function from a value of a class to its compared fields and its class."""
     return attrgetter(*(key.name for key in fields(kind) if key.compare), "__class__")
 
 

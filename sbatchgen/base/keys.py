@@ -69,7 +69,7 @@ def _fill(self: Any, **values: Any) -> None:
 def keys_of(record: Any) -> dict[str, Field[Any]]:
     """Return the fields of a record by their names in YAML, own fields before the fields of its bases.
 
-    The fields of a base with KEYS_FIRST count as own fields.
+    The fields of a base with the attribute KEYS_FIRST count as own fields.
     """
     return _keys_of(record if isinstance(record, type) else type(record))
 
@@ -86,7 +86,7 @@ def _keys_of(kind: Any) -> dict[str, Field[Any]]:
 
 
 def _inherited(kind: Any) -> set[str]:
-    """Return the names of the fields that a record's bases have."""
+    """Return the names of the fields that a record inherits from its bases."""
     return {key.name for base in kind.__mro__[1:] if is_dataclass(base) for key in fields(base)}
 
 

@@ -55,9 +55,14 @@ def inside_quotes(text: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def shell_text(lines: Sequence[str]) -> str:
-    """Return lines of shell as one quoted word of bash with the same lines; "" without lines."""
+    """Return lines of shell as one quoted word of bash; "" without lines.
+
+    Several lines begin on a line of their own, below the opening quote.
+    """
     quoted = "\n".join(mark_empty_lines(lines)).replace("'", "'\\''")
-    return "" if not lines else f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
+    if not lines:
+        return ""
+    return f"'{quoted}'" if len(lines) == 1 else f"'\n{quoted}'"
 
 
 def mark_empty_lines(lines: Sequence[str]) -> tuple[str, ...]:

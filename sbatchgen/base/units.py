@@ -18,6 +18,8 @@ GRES = (  # such as gpu:a100:4 or shard=16; a pattern of `re`, compiled at its f
 _TIME = re.compile("(?:([0-9]+)-)?([0-9]+)(?::([0-9]+))?(?::([0-9]+))?")  # [days-]number[:number[:number]]
 _MEMORY = re.compile("([0-9]+)(?:([KMGT])B?)?", re.IGNORECASE)
 _KIB = {"K": 1, "M": 1024, "G": 1024**2, "T": 1024**3}  # the KiB of each unit
+# A weight of billing, such as Mem=0.25G; a pattern of `re`, compiled at its first use.
+_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"
 COUNT_MAX = 2**31 - 1  # Slurm keeps counts and seconds in C's int
 _MEMORY_MAX = 1 << 40  # the most memory that a request may have, in MiB
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")  # a variable that the job expands in paths and `env`
@@ -43,7 +45,7 @@ def whole_number(text: str) -> int:
 
 
 def number(digits: str) -> int:
-    """Return the number of some digits: 0 for "", and a number above every limit for very many digits."""
+    """Return digits as a number: 0 for "", and 10**20, which is above every limit, for 20 digits or more."""
     digits = digits.lstrip("0")
     return int(digits or "0") if len(digits) < 20 else 10**20
 
@@ -105,10 +107,6 @@ def in_bytes(size: int) -> str:
 def as_requested(mib: int) -> str:
     """Return an amount of memory in the unit in which people request it: 900M, 1.5G."""
     return f"{mib}M" if mib < 1024 else f"{mib / 1024:.1f}".removesuffix(".0") + "G"
-
-
-# A weight such as Mem=0.25G; compiled at its first use.
-_WEIGHT = r"(?i:(CPU|Mem|GRES/gpu|Node)=([0-9]{1,9}(?:\.[0-9]{1,9})?)([KMGT]?))"
 
 
 def is_utf8(text: str) -> bool:
@@ -259,6 +257,7 @@ class Hours(float):
         if re.fullmatch(r"-?[0-9]{1,9}(?:\.[0-9]{1,9})?", text):
             return cls(text)
         meant = meant_time(text) or text
+        # A time has a colon, or a dash after its days. `Duration` would read a long number as minutes.
         if ":" in meant or "-" in meant.strip("-"):
             return cls(Duration.parse(meant) / 3600)
         raise ValueError(f"'{text}' is not a number of hours, as 1.5, 30m or 1-12:00:00")

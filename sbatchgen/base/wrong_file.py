@@ -7,7 +7,7 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.files import read_start
 from sbatchgen.base.quoting import word
 
-HEAD = 1 << 16  # bytes at the start of a file that are read
+HEAD = 1 << 16  # bytes at the start of a file by which its kind is known
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _PROFILE_KEY = re.compile(rb"^(?:url|checked|partitions|scheduler):", re.MULTILINE)
 _JOB_KEY = re.compile(rb"^mode:", re.MULTILINE)
@@ -44,7 +44,7 @@ _COMMANDS_BY_WANTED = {
         "folder": "name a profile's file in it",
     },
 }
-# adopt shows nearly the same facts as these commands.
+# The command in place of `sweep` and `explain`, which need a job: adopt makes a job of a script.
 _ADOPT_COMMANDS = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")
 
 
