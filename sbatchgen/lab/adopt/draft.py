@@ -74,6 +74,7 @@ class Draft:
 
         `where` names the key, such as "in setup". Lines that a profile can't hold are noted as lost.
         """
+        # In a function, $1 is an argument of the function.
         if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines_function:
             if block.only_prints_harmlessly:
                 self.add(block.lines, "dropped", "it only prints the script's own arguments")

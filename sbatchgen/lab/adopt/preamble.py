@@ -83,7 +83,8 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     used = {use.name for use in draft.body.uses}
-    last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)  # an offset
+    # The offset of the last block that stays shell and has an effect.
+    last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)
     for block in others:
         if block in shell_blocks:
             _keep(draft, block, env_values, is_last=block.start > last_acting)
@@ -111,7 +112,7 @@ def _env_values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
     values: dict[str, str | None] = {}
     assignments = (assignment for block in before for assignment in block.sets if not assignment.prefix)
     for assignment in assignments:
-        # A variable that has once had another value stays None, whatever the script assigns later.
+        # A variable stays None after a value that `env` can't hold, whatever the script assigns later.
         is_literal_so_far = values.get(assignment.name, "") is not None
         values[assignment.name] = _literal(draft, assignment) if is_literal_so_far else None
     return {name: value for name, value in values.items() if value is not None}
@@ -157,7 +158,10 @@ def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], env_values: Mapping
 def _convert_assignments(
     draft: Draft, block: Block, env_values: Mapping[str, str], used: Container[str]
 ) -> None:
-    """Convert the assignments of a block into keys, or drop them; `used`: variables that are expanded."""
+    """Convert the assignments of a block into keys, or drop them.
+
+    `used` has the names of the variables that the script expands.
+    """
     for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
         if name in draft.rendezvous_names:
             if _IP_ADDRESS.search(block.text):
@@ -220,17 +224,17 @@ def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
     others = [block for block in others if not block.only_sets_names(draft.rendezvous_names)]
     if any(not block.is_inert or block.changes_modules for block in others):
         return list(before)
-    start, loaded = "keep", list[str]()
+    module_start, loaded = "keep", list[str]()
     for block, names in loads.items():
         draft.add(block.lines, "understood", "modules", *names)
         for name in names:
             if name in _MODULE_RESETS:
-                start = name
+                module_start = name
                 # `module purge` keeps the folders of `module use`.
                 loaded = [entry for entry in loaded if name == "purge" and entry.startswith("use ")]
             else:
                 loaded.append(name)
-    draft.profile |= {"modules": loaded, "module_start": start}
+    draft.profile |= {"modules": loaded, "module_start": module_start}
     return [block for block in before if block not in loads]
 
 
@@ -246,12 +250,12 @@ def _loaded_modules(block: Block) -> list[str] | None:
         if command.name not in ("module", "ml") or not is_plain:
             return None
         verb, *rest = [str(word) for word in words[1:]] or [""]
-        if command.name == "ml" and verb not in (*_MODULE_RESETS, "load", "use"):
+        if command.name == "ml" and verb not in (*_MODULE_RESETS, "load", "use"):  # `ml NAME` loads NAME
             verb, rest = "load", [verb, *rest]
         if verb not in (*_MODULE_RESETS, "load", "add", "use") or any(name[:1] in ("-", "") for name in rest):
             return None
-        takes_no_names = verb in _MODULE_RESETS
-        if bool(rest) is takes_no_names:
+        takes_names = verb not in _MODULE_RESETS
+        if takes_names != bool(rest):  # `module load` without a name, or `module purge NAME`
             return None
         if verb in _MODULE_RESETS:
             loaded.append(verb)

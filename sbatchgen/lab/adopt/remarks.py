@@ -13,7 +13,7 @@ from sbatchgen.base.frozen import frozen
 Outcome = Literal["understood", "kept", "dropped", "mended", "lost"]
 OUTCOME_ORDER: tuple[Outcome, ...] = get_args(Outcome)
 _MAX_REASON = 88  # characters of the reasons in a row
-UNREMARKABLE = ("bash", "comment")  # reasons of lines that the table does not show
+UNREMARKABLE = ("bash", "comment")  # reasons whose lines have no row in the table
 
 
 class Remark(NamedTuple):
@@ -50,9 +50,10 @@ class AccountRow:
 
     def takes(self, remark: Remark) -> bool:
         """Return whether a remark has the outcome of the row and fits into its line of the table."""
-        if remark.outcome != self.outcome or not next(iter(self._spans), ()):
+        is_about_whole_script = not next(iter(self._spans), ())
+        if remark.outcome != self.outcome or is_about_whole_script:
             return False
-        if remark.outcome == "lost":
+        if remark.outcome == "lost":  # lost lines share a row only with the same lines and the same reason
             return remark.lines in self._spans and remark.what in self._names
         longer = AccountRow(self.outcome, {}, {what: dict(names) for what, names in self._names.items()})
         longer.add(remark)

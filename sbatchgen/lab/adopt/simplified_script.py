@@ -25,7 +25,7 @@ _SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rende
 # Words that only bash knows, so that srun can't start them.
 _BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "exec", "source", "trap"))
 # Commands that start no trainer, although `python` may be among their words.
-_NO_PREFIX = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
+_NO_TRAINER_COMMANDS = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
 # The beginnings of functions that a rendered script calls one after the other. `exec` would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
@@ -157,10 +157,12 @@ def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
         words += [(assignment.name, word) for word in values if word]
     for name, word in words:
         for piece in word.pieces if word.source is body.source else ():
+            # := sets a variable for later lines, except in an assignment of the same variable: A=${A:=1}.
             if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
                 yield _DefaultExpansion(piece, piece.at, piece.at + len(piece.text), "{}")
     for command in body.commands:
         expansion = command.words[-1].only_piece if command.name == ":" and command.context.top else None
+        # NAME=A B, without quotes, would start B.
         if (
             expansion
             and expansion.operator in (":=", "=")
@@ -182,6 +184,7 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[OptionalWord]]
         sets = [part for part in body.sets_of(piece.name) if part.at < word.at]
         certain_values = [part.items or (part.word and part.word.value) for part in sets if part.context.top]
         conditional = [part for part in sets if not part.context.top]
+        # "$NAME" in quotes is a word even if it is empty.
         if len(conditional) != 1 or any(certain_values) or (piece.quoted and piece.subscript != "@"):
             continue
         (assignment,) = conditional
@@ -196,7 +199,10 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[OptionalWord]]
 
 
 def _words_before_program(launch: Launch) -> Iterator[Word]:
-    """Yield the words of a launch before its program, among them variables that may hold options."""
+    """Yield the words of a launch before its program, such as srun and its options.
+
+    A variable among these words may hold options.
+    """
     first, body = launch.program.words[0], launch.tools[0].body
     for word in launch.command.words:
         expanded = body.expand(word)
@@ -226,10 +232,11 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     for command in reversed(body.commands):
         launch = launched.get(command)
         is_inner = command.is_test or command.context.substitution
-        starts_nothing = is_inner or command.name in _NO_PREFIX or not command.words
+        starts_nothing = is_inner or command.name in _NO_TRAINER_COMMANDS or not command.words
         if not command.context.top or (launch.is_helper if launch else starts_nothing):
             continue
         first = launch.program.words[0] if launch else command.words[0]
+        # Each word after expanding variables, and the word of the script that gives it.
         pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]
         begin = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
         words = [body.value(expanded) or "" for expanded, _ in pairs[begin:]]

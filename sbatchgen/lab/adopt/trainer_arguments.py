@@ -44,14 +44,15 @@ def arguments(
         if (piece := word.only_piece) and piece.subscript and piece.name in draft.argument_names:
             yield word, f"{{env:{piece.name}[@]}}"  # an array of the rendered script
             continue
-        texts = []
+        texts = []  # of each piece; None for a piece that no string expresses
         for piece in word.pieces:
             # The piece, or the pieces of its value if it is a variable that the script sets.
             resolved = body.resolve(replace(word, pieces=(piece,)))
             known_texts = [draft.text_of(part) for part in resolved.pieces]
             is_unquoted = piece.kind == "variable" and not piece.quoted
             is_known = None not in known_texts
-            # bash splits blanks off, replaces patterns by names of files, and drops an empty value.
+            # Without quotes, bash splits a value at blanks, replaces a pattern by names of files, and drops
+            # an empty value.
             is_split = is_known and _SPLITTING.search("".join(filter(None, known_texts)) or " ")
             if is_unquoted and is_split:
                 known_texts = [None]
@@ -69,9 +70,9 @@ def arguments(
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return the placeholder of an array with the words that `word` expands to.
+    """Return the placeholder of an array with the words to which `word` expands, such as {env:argument_1[@]}.
 
-    Returns None if the value may change before the launch, or if the script does not have the word.
+    Returns None if the value may change before the launch, or if the word is not in the batch script itself.
     """
     is_of_script = f"({word.text})" in draft.argument_variables or word.source is draft.body.source
     has_changed = any(piece.kind == "variable" and _may_change(draft, piece, word) for piece in word.pieces)
@@ -83,9 +84,11 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
 def _may_change(draft: Draft, piece: Piece, word: Word) -> bool:
     """Return whether a variable may have another value at the launch than in this word."""
-    # Both True and False if the script sets the variable before the word and after the word.
-    is_set_before = {assignment.at < piece.at for assignment in draft.body.sets_of(piece.name)}
-    return not piece.name.isidentifier() or (word.source is draft.body.source and len(is_set_before) > 1)
+    sets = draft.body.sets_of(piece.name)
+    is_set_before = any(assignment.at < piece.at for assignment in sets)
+    is_set_after = any(assignment.at >= piece.at for assignment in sets)
+    may_differ = word.source is draft.body.source and is_set_before and is_set_after
+    return not piece.name.isidentifier() or may_differ
 
 
 def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
@@ -136,7 +139,8 @@ def _is_folder(piece: Piece, word: Word) -> bool:
 def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
     """Return whether an unquoted variable expands to exactly one word.
 
-    A variable that the script does not set, such as $EXTRA_ARGS, may hold no word or several words.
+    A variable that the script does not set, such as $EXTRA_ARGS, may hold no word or several words. `depth`
+    counts the variables whose values led to this variable.
     """
     if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
         return True
@@ -175,13 +179,14 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
+    # ${NAME:-DEFAULT} has the same value in the batch script if the script does not set NAME.
     is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
     is_set_in_task = any(assignment.name == piece.name for assignment in body.sets)
     differs = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
-    # The batch script also expands the text, so the value is the same there.
+    # If the batch script also expands the text somewhere, the batch script and the task have the same value.
     words = [assignment.word for assignment in draft.body.sets if assignment.word]
     words += [word for command in draft.body.commands for word in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
-    in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    is_same = in_batch_script or (is_plain and not differs)
+    is_in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
+    is_same = is_in_batch_script or (is_plain and not differs)
     return _batch_argument(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

@@ -22,7 +22,7 @@ _EVALUATION_NAME = re.compile(
     rf"(?:^|[_.-])(?:{_EVALUATION_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
 )
 _EVALUATION_OPTION = re.compile(rf"--(?:{_EVALUATION_WORDS})(?:[_-]only)?")
-# Where a launch can be in a script so that no job can start it; the names are attributes of its context.
+# Parts of a script in which no job can start the launch. The names are attributes of the launch's context.
 _CONTEXTS = ("function", "loop", "branch", "subshell")
 _HARMLESS_COMMANDS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
@@ -82,7 +82,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
     background = launch.command.background
     draft.launch_lines = home.lines
     for kind in _CONTEXTS:
-        # A background command counts as one in a subshell, which alone changes nothing.
+        # The context in { python train.py; } & has a subshell too, which changes nothing.
         is_only_background = kind == "subshell" and background
         if getattr(context, kind) and not is_only_background:
             where = f"the function {context.function}" if kind == "function" else f"a {kind}"
@@ -95,6 +95,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
             draft.add(block.lines, "lost", what)
         elif other is not launch and (other.step or other.launcher):
             draft.needed_variables |= {*RANK_VARIABLES}  # another training may read them
+    # An assignment without a word is an array, or a value that a command such as `read` sets.
     if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
