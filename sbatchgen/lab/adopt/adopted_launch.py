@@ -26,7 +26,8 @@ _IMPLIED_OPTIONS = (
     *shape.COUNT_OPTIONS,
     *("environment", "jobid", "job-name", "kill-on-bad-exit", "quiet", "verbose", "wait"),
 )
-_SRUN_DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}  # these values change nothing
+# Values that srun has by default, so that the options change nothing.
+_SRUN_DEFAULTS = {"export": "ALL", "distribution": "block", "gpu-bind": "none"}
 _LOG_AND_MAIL_OPTIONS = ("error", "mail-type", "mail-user", "output")
 # Options of srun that no key of a job or a profile expresses.
 _NO_KEY_OPTIONS = ("nodelist", "exclude", "relative", "nodefile", "chdir", "input", "multi-prog", "het-group")
@@ -36,7 +37,7 @@ _RENDERED_TORCHRUN_OPTIONS = """
 m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
 standalone use-env
 """
-# Programs of a launch that have no effect on a job, or that other functions convert.
+# Programs of a launch that `_adopt_wrappers` skips: they change no job, or other functions convert them.
 _HANDLED_ELSEWHERE = {"command", "exec", "nohup", "time", "srun", "python", "torchrun", *shape.MODULES}
 # Programs around a trainer that a job can't have, with the advice for each.
 _ALTERNATIVES = {
@@ -57,7 +58,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
     _adopt_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
-        _adopt_step(draft, launch, launch.step)
+        _adopt_srun_options(draft, launch, launch.step)
     for name, runtime in RUNTIMES.items():
         if tool := runtime.tool(launch):
             keys = runtime.adopt(draft, launch, tool)
@@ -66,7 +67,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
             draft.add(draft.launch_lines, "understood", f"{name}: {first_value}")
             break
     if launch.launcher and not shape.launcher_module(launch):
-        _adopt_torchrun(draft, launch.launcher)
+        _adopt_torchrun_options(draft, launch.launcher)
     has_all_arguments = _adopt_trainer(draft, launch)
     _adopt_redirections(draft, launch.command)
     if launch.command.name == "eval":
@@ -148,7 +149,7 @@ def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
         draft.lose(f"{tool.name} starts another script, which is not read")
         return
     inner = string_body(tool.body, option.value_word)
-    # If the launch is in a string within this string, no command counts as before the launch.
+    # If the launch is in a string within this string, all commands count as after the launch.
     launch_at = launch.program.words[0].at if launch.program.body is inner else -1
     for block in blocks(inner):
         names = [command.name for command in block.outer]
@@ -181,8 +182,8 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None
     # the same effect. Other gaps, such as "||", have other effects.
     starts = [*(command.at for command in before), commands[-1].at if commands else launch_at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
-    is_launch_last = commands[-1:] != before[-1:]
-    is_chain = all(gap == "&&" for gap in gaps) and is_launch_last
+    # After `cd FOLDER && exec python train.py`, `commands` is [cd] too, so the gap is empty.
+    is_chain = all(gap == "&&" for gap in gaps)
     has_other_commands = len(commands) - len(before) > 1 or (before and not is_chain)
     if has_other_commands or (variables and "export" in names) or (not commands and "exec" not in names):
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
@@ -199,26 +200,26 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     draft.add(draft.launch_lines, "kept", "in setup_per_task, unchanged")
 
 
-def _adopt_step(draft: Draft, launch: Launch, step: Tool) -> None:
-    """Convert the options of srun that the rendered srun would not have anyway."""
+def _adopt_srun_options(draft: Draft, launch: Launch, step: Tool) -> None:
+    """Convert the options of srun, except those that the rendered srun has without a key."""
     for option in step.uses:
         name, value = option.name, option.value
         if name == "cpus-per-task":
             count = launch.number(option, step)
             if count is not None and count != (launch.resources.cpus_per_task or 1):
-                _set_step_option(draft, name, str(count))
+                _set_srun_option(draft, name, str(count))
             continue
-        # A GPU option that repeats the directive, or a default value, changes nothing.
+        # An option of srun for GPUs changes nothing if it repeats the directive.
         default = draft.script.option(name) if name in _GPU_OPTIONS else _SRUN_DEFAULTS.get(name)
         if name in _LOG_AND_MAIL_OPTIONS:
             draft.add(draft.launch_lines, "dropped", f"--{name} of srun: the job has its own log and mail")
         elif name in _IMPLIED_OPTIONS or (name in PYXIS_NAMES and name not in PYXIS_OPTIONS):
             continue
         elif value is None or value != default:
-            _set_step_option(draft, name, value)
+            _set_srun_option(draft, name, value)
 
 
-def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
+def _set_srun_option(draft: Draft, name: str, value: str | None) -> None:
     """Put an option of srun into the profile; note it as lost if no key expresses it.
 
     `value` is None if only the running job knows the value, and "" for an option without a value.
@@ -235,7 +236,7 @@ def _set_step_option(draft: Draft, name: str, value: str | None) -> None:
     draft.add(draft.launch_lines, "understood", "step", name)
 
 
-def _adopt_torchrun(draft: Draft, launcher: Tool) -> None:
+def _adopt_torchrun_options(draft: Draft, launcher: Tool) -> None:
     """Convert the options of torchrun that the rendered script does not set itself."""
     for option in launcher.uses:
         if option.name in _RENDERED_TORCHRUN_OPTIONS.split():
@@ -268,7 +269,8 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
     words = program.rest if program.name == "python" else program.words
     if launch.launcher and launcher_module:  # the job starts the launcher as its trainer
         words = launch.launcher.words
-        words = words[2 if words[0].text.endswith("accelerate") else 1 :]  # without `accelerate launch`
+        # Without the launcher's name, which is two words for `accelerate launch`.
+        words = words[2 if words[0].text.endswith("accelerate") else 1 :]
     if not words:
         draft.lose(training.NO_TRAINER_FILE)
         return False
@@ -295,7 +297,10 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
 
 
 def _trainer_name(draft: Draft, word: Word, body: Body) -> str | None:
-    """Return the trainer's file, relative to the working folder if below it, or module; None if unknown."""
+    """Return the trainer's file or module; None if only the running job knows it.
+
+    A file below the working folder is relative to this folder.
+    """
     path = draft.path(word, body) or ""
     name = path.removeprefix(f"{draft.folder}/")
     if name != path and "${" not in name:

@@ -79,11 +79,12 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[ProgramStep]:
 
 
 def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
-    """Write {NAME.host} for the node of a step in the commands; return whether all names were replaced.
+    """Write {NAME.host} in the commands for the node of a program; return whether no node is left.
 
-    The names must be replaced, because a job may give a program another node than the script does.
+    NAME is the name of the program. A job may give the program another node than the script does, so no
+    command may keep a variable or a name of a node.
     """
-    hosts: dict[str, str] = {}  # {NAME.host} for each text in the script that names a node
+    hosts: dict[str, str] = {}  # by the text for a node in the script, such as {$HEAD}: {NAME.host}
     host_variables: set[str] = set()  # the variables in the values of --nodelist
     for step, name in zip(steps, _names(steps), strict=True):
         nodelist = step.launch.step.option("nodelist") if step.launch.step else None
@@ -93,28 +94,31 @@ def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
         host_variables |= {*_VARIABLE.findall(word.text)}
         for _, text in arguments(draft, [word], draft.body, in_task=False):
             # The first of several nodes, as in {env:FIRST},{env:SECOND}, is the program's host.
-            first = _PLACEHOLDER.match(text) if text and text.partition(",")[1] else None
+            first = _PLACEHOLDER.match(text) if text and "," in text else None
             if text:
-                hosts[_source_text(draft, first[0] if first else text)] = f"{{{name}.host}}"
+                hosts[_placeholder_source(draft, first[0] if first else text)] = f"{{{name}.host}}"
     for step in steps:
-        words = []
+        words = []  # of the new command
         for text in step.program["command"]:
             replaced = _PLACEHOLDER.sub(
-                lambda match: hosts.get(_source_text(draft, match[0]), match[0]), text
+                lambda match: hosts.get(_placeholder_source(draft, match[0]), match[0]), text
             )
-            others = " ".join(_source_text(draft, match[0]) for match in _PLACEHOLDER.finditer(replaced))
+            remaining = " ".join(
+                _placeholder_source(draft, match[0]) for match in _PLACEHOLDER.finditer(replaced)
+            )
+            # A host without braces is a name of a node, which the script writes out.
             has_literal_host = any(host in text for host in hosts if not host.startswith("{"))
-            if has_literal_host or host_variables.intersection(_VARIABLE.findall(others)):
+            if has_literal_host or host_variables.intersection(_VARIABLE.findall(remaining)):
                 return False
             words.append(replaced)
         step.program["command"] = words
     return True
 
 
-def _source_text(draft: Draft, text: str) -> str:
-    """Return what the script has for a placeholder, such as {$HEAD}; any other text unchanged.
+def _placeholder_source(draft: Draft, text: str) -> str:
+    """Return the script's text for a placeholder in braces, such as {$HEAD}; return other texts unchanged.
 
-    The form in braces has neither quotes nor inner braces, so that $HEAD, ${HEAD} and "$HEAD" are equal.
+    The result has no quotes and no inner braces, so that $HEAD, ${HEAD} and "$HEAD" give the same text.
     """
     match = _PLACEHOLDER.fullmatch(text)
     if match is None:
@@ -145,7 +149,7 @@ def _wait_for_others(steps: Sequence[ProgramStep], statements: Sequence[Block]) 
     """
     *others, main = steps
     main.program["main"] = True
-    slept = sum(
+    slept_s = sum(
         _sleep_seconds(block) or 0
         for block in _statements_after(steps, statements)
         if block.start < main.block.start
@@ -156,10 +160,10 @@ def _wait_for_others(steps: Sequence[ProgramStep], statements: Sequence[Block]) 
         for number, step in enumerate(others):
             step.program["ready"] = {"port": ports[number]}
         main.program["needs"] = names[:-1]
-        note = f"{names[-1]} starts when the ports of the others are open, not after {slept} s"
-        return [_BACKGROUND_FAILURE_NOTE, *([note] if slept else [])]
-    if slept:
-        delayed = f'sleep {slept}; exec "$@"'
+        note = f"{names[-1]} starts when the ports of the others are open, not after {slept_s} s"
+        return [_BACKGROUND_FAILURE_NOTE, *([note] if slept_s else [])]
+    if slept_s:
+        delayed = f'sleep {slept_s}; exec "$@"'
         main.program["command"] = ["bash", "-c", delayed, names[-1], *main.program["command"]]
     return [_BACKGROUND_FAILURE_NOTE]
 
@@ -203,7 +207,10 @@ def _statements_after(steps: Sequence[ProgramStep], statements: Sequence[Block])
 
 
 def _is_plain_step(launch: Launch, block: Block, *, is_main: bool) -> bool:
-    """Return whether a statement is only a step without pipe and input, in the background or the main one."""
+    """Return whether a statement is a single step without pipe and input.
+
+    The step must be in the background, unless it is the main step, which ends the job.
+    """
     command = launch.command
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
     is_plain = command.context.top and not command.pipe and not command.prefix
@@ -236,7 +243,7 @@ def _share_of_node(step: Tool) -> Iterator[tuple[str, int | None]]:
 
 
 def _names(steps: Sequence[ProgramStep]) -> list[str]:
-    """Return a name for each program: the name of its file, with a number if another has the same name."""
+    """Return a name for each program: its file's name, with a number if a program before has this name."""
     names: list[str] = []
     for launch, *_ in steps:
         words = launch.program.rest if launch.program.name == "python" else launch.program.words
