@@ -27,7 +27,7 @@ _ALWAYS_SHOWN = (
 )
 # Keys whose values are chosen by whoever keeps the profile, whatever slurm.conf has.
 _STAFF_CHOICES = ("default_partition", "cpus_per_gpu")
-# Keys whose values may be lower than Slurm's, to leave room for the system. All keys NAME_max may be lower.
+# Keys whose values may be lower than Slurm's, to leave room for the system. So may all keys NAME_max.
 _LOWERED_KEYS = ("cpus_per_node", "mem_per_node", "max_array_tasks")
 
 
@@ -51,7 +51,7 @@ class Difference:
 
 
 def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Difference]:
-    """Return the keys of a profile that differ from the cluster, or that the profile lacks.
+    """Return the keys of a profile that differ from the cluster's, or that the profile lacks.
 
     Only keys that Slurm shows are compared.
     """
@@ -61,12 +61,14 @@ def differences(profile: Document[Profile], cluster: LiveCluster) -> list[Differ
     # A profile that omits --partition has its own names of partitions.
     has_slurms_names = "partition" not in profile.value.omit
     excluded = {""} if has_slurms_names else {"", "partitions", "default_partition"}
-    excluded |= {"user"} - {*profile.places}  # a profile for other users has no key `user`
+    if "user" not in profile.places:  # a profile for other users
+        excluded.add("user")
     compared = [entry for entry in entries if entry.key not in excluded]
     rows = [row for entry in compared for row in comparison.changed(entry, (entry.key,))]
     hidden = {("partitions", partition.name) for partition in cluster.partitions if partition.hidden}
     rows += comparison.missing_reservations()
     rows += comparison.missing_partitions() if has_slurms_names else ()
+    # A profile need not have the hidden partitions.
     return [row for row in rows if row.at or row.path not in hidden]
 
 
@@ -99,7 +101,10 @@ class _Comparison:
         yield Difference(path, at, _shown(ours), entry, severity)
 
     def _counts_nodes(self, path: KeyPath) -> bool:
-        """Return whether a key is `nodes_max`, and its value is the number of the partition's nodes."""
+        """Return whether a key is a `nodes_max` that states the number of the partition's nodes.
+
+        The number of nodes is a fact, not a limit that may be lower than Slurm's.
+        """
         node_list = _value_at(self.profile.value, (*path[:-1], "nodes"))
         nodes = {*hosts(str(node_list))} if path[-1] == "nodes_max" and node_list else ()
         return bool(nodes) and len(nodes) == _value_at(self.profile.value, path)
@@ -139,11 +144,14 @@ class _Comparison:
 
 
 def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a partition for which the cluster has no entry, with the cluster's values."""
+    """Yield keys of a partition with the cluster's values, for which the cluster's profile has no entry.
+
+    Such a value is a default, or follows from other keys of the cluster's profile, such as `shapes`.
+    """
     for key in _ALWAYS_SHOWN.split():
         if getattr(theirs, key) in (None, (), "", "up", False):
             yield key, getattr(theirs, key)
-    if theirs.shapes:
+    if theirs.shapes:  # each of these keys then has the largest value of all kinds of nodes
         for key in ("cpus_per_node", "mem_per_node", "gpus_per_node"):
             if _is_less(getattr(theirs, key), getattr(ours, key)):
                 yield key, getattr(theirs, key)

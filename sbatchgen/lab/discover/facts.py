@@ -93,7 +93,10 @@ def _all_entries(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _reservations_entry(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the reservations of this user. Jobs of a reservation with FLEX may use other nodes and times."""
+    """Yield the entry `reservations`, with the reservations of this user.
+
+    Jobs of a reservation with FLEX may use other nodes and times, so its entry has no keys.
+    """
     node_lists = {part.name: part.node_list for part in cluster.partitions}
     jobs_may_overrun = cluster.setting("ResvOverRun").split(" ")[0] != "0"
     entries = []
@@ -106,8 +109,8 @@ def _reservations_entry(cluster: LiveCluster) -> Iterator[Entry]:
         end = reservation.end if has_end else ""
         keys = [*_key_entries(partitions=_name_list(partitions), until=end and scalar(end))]
         if is_clean(reservation.name):
-            below = [] if "FLEX" in flags else keys
-            entries.append(Entry(reservation.name, "" if below else "{}", entries=below))
+            entry_keys = [] if "FLEX" in flags else keys
+            entries.append(Entry(reservation.name, "" if entry_keys else "{}", entries=entry_keys))
     yield Entry("reservations" if entries else "", entries=entries)
 
 
@@ -117,7 +120,7 @@ def _select_type(cluster: LiveCluster) -> str:
 
 
 def _user_entry(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the facts about this user, if a limit of the cluster depends on the user."""
+    """Yield the entry `user` with facts about this user, if a limit of the cluster depends on the user."""
     groups = {group for partition in cluster.partitions for group in partition.groups}
     has_submit_hosts = any(partition.submit_hosts for partition in cluster.partitions)
     are_enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
@@ -192,8 +195,9 @@ def _partitions_entry(cluster: LiveCluster) -> Iterator[Entry]:
     usable.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
     for usable_partition in usable:
         name = usable_partition.name
-        partition = replace(usable_partition, nodes=max(usable_partition.nodes - future[name], 0))
-        kinds = kinds_by_partition.get(partition.name, Counter())
+        present_count = max(usable_partition.nodes - future[name], 0)  # Slurm counts future nodes too
+        partition = replace(usable_partition, nodes=present_count)
+        kinds = kinds_by_partition.get(name, Counter())
         below, notes = [*_partition_keys(partition, kinds, cluster)], []
         if not any(entry.key for entry in below):  # only comments, which go above NAME: {}
             notes += [note for entry in below for note in entry.above]
@@ -313,7 +317,7 @@ def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         yield Entry("shapes", items=items)
     is_in_shapes = {key: not is_same for key, is_same in same_in_all.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
-        is_in_shapes["gres"] = True  # gres_types shows that there are no other resources
+        is_in_shapes["gres"] = True  # the key is left out: gres_types shows that there are no other resources
     yield from _detail_keys(shape_counts[0][0], omitted=is_in_shapes)
     has_untyped_gpus = any(shape.untyped_gpus for shape, _ in shape_counts)
     if has_untyped_gpus and not any(shape.gpu_types for shape, _ in shape_counts):
@@ -372,7 +376,10 @@ def _detail_keys(shape: Shape, omitted: Mapping[str, bool]) -> Iterator[Entry]:
 
 
 def _qos_entry(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the QOS whose limits Slurm enforces: AccountingStorageEnforce of slurm.conf(5)."""
+    """Yield the entry `qos`, or a comment if Slurm enforces no QOS.
+
+    Source: slurm.conf(5), AccountingStorageEnforce.
+    """
     enforced = cluster.setting("AccountingStorageEnforce").split(",")
     qos_by_name = {name: qos for name, qos in (cluster.qos or {}).items() if is_clean(name)}
     if qos_by_name and "limits" in enforced:

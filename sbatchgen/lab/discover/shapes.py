@@ -61,8 +61,9 @@ def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> d
         for node in nodes
     )
     kinds: dict[str, Kinds] = defaultdict(Counter)
-    for (names, shape), number in node_counts.items():  # thousands of nodes make only a few groups
-        for name in names:
+    # Thousands of nodes make only a few groups with the same partitions and the same shape.
+    for (partition_names, shape), number in node_counts.items():
+        for name in partition_names:
             kinds[name][shape] += number
     return kinds
 
@@ -128,7 +129,7 @@ def _shape_of(node: SlurmNode, *, shares_memory: bool, shares_cores: bool) -> Sh
         gpus=sum(gpu_types.values()),
         gpu_types=tuple(sorted((kind, count) for kind, count in gpu_types.items() if kind and count)),
         untyped_gpus=gpu_types[""],
-        shards=shards.pop() or None if len(shards) == 1 else None,
+        shards=(shards.pop() or None) if len(shards) == 1 else None,
         gres=tuple(sorted((name, count) for name, count in others.items() if name and count)),
         disk=node.disk,
         features=node.features,

@@ -18,7 +18,7 @@ def update_text(text: str, differences: Sequence[Difference], *, today: str) -> 
     edits: list[tuple[int, _Edit]] = []  # each with the number of keys in its path
     by_hand = []
     for difference in differences:
-        if difference.severity == "info" and difference.at:
+        if difference.severity == "info" and difference.at:  # the value may be lower than the cluster's
             continue
         if edit := _edit(text, root, difference.path, difference.live):
             edits.insert(0, (len(difference.path), edit))
@@ -26,7 +26,8 @@ def update_text(text: str, differences: Sequence[Difference], *, today: str) -> 
             by_hand.append(difference)
     if edits and (edit := _edit(text, root, ("checked",), Entry("checked", today))):
         edits.insert(0, (1, edit))
-    # From the end of the file to its start. At the same place, keys of an outer mapping come first.
+    # From the end of the file to its start, so that the offsets stay right. At the same place, keys of an
+    # outer mapping are inserted first, because the keys inserted later come before them in the file.
     for _, (start, end, new) in sorted(edits, key=lambda item: (-item[1][0], item[0])):
         text = text[:start] + new.replace("\n", line_break) + text[end:]
     return text, by_hand
