@@ -191,7 +191,7 @@ def dry_run(
     box = box_of(script, grant, home=home, workdir=workdir)
     inputs = _with_stand_ins(inputs, _missing_log_folders(script, workdir))
     with ExitStack() as copies:
-        box = box._replace(laid=layers_over(box.over, copies))
+        box = box._replace(system_layers=layers_over(box.over, copies))
         unchecked = (sys.base_prefix, *see)  # this Python runs the first process of the sandbox
         visible = visible_folders(
             script.text, workdir, [folder], copies, home=home, user=user, unchecked=unchecked
@@ -328,8 +328,8 @@ def _run_once(script: JobScript, grant: Grant, batch: Mapping[str, str], attempt
     files[f"{PLAN_FOLDER}/clock"] = None
     argv = ["/bin/bash", *flags_of(script), SCRIPT, *inputs.arguments]
     with ExitStack() as layers:
-        laid = with_system_layers(input_files, attempt.box.laid, layers)
-        box = attempt.box._replace(files=files, laid=laid, limits=limits)
+        system_layers = with_system_layers(input_files, attempt.box.system_layers, layers)
+        box = attempt.box._replace(files=files, system_layers=system_layers, limits=limits)
         ended, not_shown = attempt.visible.run(
             lambda shown: (run(argv, batch, shown.in_box(box)), shown.not_shown)
         )

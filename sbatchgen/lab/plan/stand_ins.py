@@ -109,19 +109,20 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 
 
 def with_system_layers(
-    files: Mapping[str, bytes], laid: Mapping[str, str], layers: ExitStack
+    files: Mapping[str, bytes], system_layers: Mapping[str, str], cleanup: ExitStack
 ) -> Mapping[str, str]:
-    """Return the layers `laid` of a box, and further layers for files in read-only folders of the system.
+    """Return the layers of a box with the files that are in read-only folders of the system.
 
-    Layers are the values, by the folders that they cover. `layers` removes the further layers at its end.
+    `system_layers` are the layers that the box has, by the folders that they cover. A file in a folder
+    without a layer gets a new one, which `cleanup` removes at its end.
     """
-    result = dict(laid)
+    result = dict(system_layers)
     for path, data in files.items():
         if not _is_below(path, _SYSTEM_FOLDERS):
             continue
         folder = next(str(parent) for parent in Path(path.rstrip("/")).parents if parent.is_dir())
         if folder not in result:
-            result[folder] = _new_layer(layers)
+            result[folder] = _new_layer(cleanup)
         in_layer = Path(result[folder], os.path.relpath(path, folder))
         in_layer.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):
@@ -132,26 +133,26 @@ def with_system_layers(
     return result
 
 
-def layers_over(over: Mapping[str, tuple[bytes, int]], copies: ExitStack) -> dict[str, str]:
+def layers_over(over: Mapping[str, tuple[bytes, int]], cleanup: ExitStack) -> dict[str, str]:
     """Write files that cover others in the same folder into a layer, because a mount of each takes 0.2 ms.
 
-    Returns the folder of each layer by the folder that it covers. `copies` removes the layers at its end.
+    Returns the folder of each layer by the folder that it covers. `cleanup` removes the layers at its end.
     """
-    laid: dict[str, str] = {}
+    system_layers: dict[str, str] = {}
     for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
         if count > _MAX_MOUNTS:
-            laid[folder] = _new_layer(copies)
+            system_layers[folder] = _new_layer(cleanup)
     for path, (data, mode) in over.items():
         folder, _, name = path.rpartition("/")
-        if folder in laid:
-            Path(laid[folder], name).write_bytes(data)
-            Path(laid[folder], name).chmod(mode)
-    return laid
+        if folder in system_layers:
+            Path(system_layers[folder], name).write_bytes(data)
+            Path(system_layers[folder], name).chmod(mode)
+    return system_layers
 
 
-def _new_layer(layers: ExitStack) -> str:
+def _new_layer(cleanup: ExitStack) -> str:
     """Make an empty folder in memory, because a folder in TMPDIR may not allow a layer."""
-    made = layers.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
+    made = cleanup.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
     made.mkdir()
     return str(made)
 

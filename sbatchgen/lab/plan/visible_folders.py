@@ -51,13 +51,13 @@ class ShownFolders(NamedTuple):
 
     def in_box(self, box: Box) -> Box:
         """Return a box that also shows these folders and files."""
-        laid = {path: layer for path, layer in box.laid.items() if path not in self.refused}
+        allowed = {path: layer for path, layer in box.system_layers.items() if path not in self.refused}
         return box._replace(
             shown=self.layers,
             marks=self.marks,
             readable=self.readable,
             files={**self.files, **box.files},
-            laid=laid,
+            system_layers=allowed,
         )
 
 
@@ -242,7 +242,7 @@ class _Opening:
             self._show_unchecked(path)
         return self.result
 
-    def _show(self, path: str, descriptor: int, by_user: bool) -> None:  # noqa: FBT001 - a value of places
+    def _show(self, path: str, descriptor: int, by_user: bool) -> None:  # noqa: FBT001 - from `opened`
         """Show an open folder by a layer, by its parts, or by copies of its small files."""
         visible = self.visible
         if path in visible.refused:

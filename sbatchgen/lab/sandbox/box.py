@@ -86,8 +86,8 @@ class Box(NamedTuple):
     # by path: the content and the mode of a file; the target of a link; None for a folder
     files: Mapping[str, tuple[bytes, int] | str | None] = {}
     over: Mapping[str, tuple[bytes, int]] = {}  # by path: a file mounted over a file of the system
-    # by the path of a system folder with many files in `over`: the folder that holds these files, its layer
-    laid: Mapping[str, str] = {}
+    # by the path of a system folder with many files in `over`: its layer, a folder that holds these files
+    system_layers: Mapping[str, str] = {}
     writable: Mapping[str, int] = {}  # by path: the descriptor of a writable folder of the machine
     devices: Sequence[str] = ()  # devices in addition to /dev/null and similar devices
     network: Literal["loopback", "machine"] = "loopback"
@@ -167,7 +167,7 @@ def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
     """Yield the folders that get a layer, each with the folders to overlay, outer folders first."""
     for path, numbers in box.shown.items():
         yield path, [f"/proc/self/fd/{number}" for number in numbers]
-    for path, layer in box.laid.items():
+    for path, layer in box.system_layers.items():
         yield path, (path, layer)
 
 
@@ -220,7 +220,7 @@ def _ended_from(report: bytes, seconds: float, cpu: float) -> Ended:
             at += int(size)
         known_limits = ("", "time", "machine", "memory", "processes", "disk", "records")
         known_limits.index(limit)  # ValueError for a forged report
-        files.pop("", None)
+        files.pop("", None)  # only a forged report has a file without a name
         return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
     except ValueError:
         limit = "machine" if report == _OVERDUE_REPORT else "damage"
@@ -286,31 +286,31 @@ def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> t
     if not (call_filter := seccomp.program(trusts=box.trusts)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
     programs = _ProgramFolders(_empty_folder(opened) if has_layers else "")
-    numbers = [*(number for parts in box.shown.values() for number in parts)]
-    numbers += [*box.readable.values(), *box.writable.values(), _memory_file(opened, call_filter)]
-    line = [_bubblewrap(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
-    line += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
-    line += ["--hostname", box.hostname, "--seccomp", str(numbers[-1]), "--size", str(box.limits.memory)]
-    line += ["--tmpfs", "/", *_system_words(programs), *_etc_words(box.files)]
-    line += _devices((*_DEVICES, *box.devices), opened)
+    descriptors = [*(number for parts in box.shown.values() for number in parts)]
+    descriptors += [*box.readable.values(), *box.writable.values(), _memory_file(opened, call_filter)]
+    words = [_bubblewrap(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
+    words += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
+    words += ["--hostname", box.hostname, "--seccomp", str(descriptors[-1]), "--size", str(box.limits.memory)]
+    words += ["--tmpfs", "/", *_system_words(programs), *_etc_words(box.files)]
+    words += _devices((*_DEVICES, *box.devices), opened)
     folder_options = _folder_options(box)
-    line += [word for path in sorted(folder_options) for word in folder_options[path]]  # outer folders first
+    words += [word for path in sorted(folder_options) for word in folder_options[path]]  # outer folders first
     if not _is_in_one(sys.base_prefix, (*folder_options, "/usr")):  # this Python runs inside.py
-        line += programs.shown(sys.base_prefix)
+        words += programs.shown(sys.base_prefix)
     if box.trusts:  # the filter of system calls forbids AF_UNIX to all other programs
         without_layer = [*box.readable, *programs.without_layer]
-        line += [word for path in _sockets(without_layer) for word in ("--ro-bind", "/dev/null", path)]
-    for folder, layer in sorted(box.laid.items()):  # outer folders first
-        line += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
+        words += [word for path in _sockets(without_layer) for word in ("--ro-bind", "/dev/null", path)]
+    for folder, layer in sorted(box.system_layers.items()):  # outer folders first
+        words += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
     for path, (data, mode) in box.over.items():
-        if os.path.dirname(path) not in box.laid:
-            numbers.append(_memory_file(opened, data))
-            line += ["--perms", f"{mode:o}", "--ro-bind-data", str(numbers[-1]), os.path.realpath(path)]
-    line += [word for path, number in box.writable.items() for word in ("--bind-fd", str(number), path)]
+        if os.path.dirname(path) not in box.system_layers:
+            descriptors.append(_memory_file(opened, data))
+            words += ["--perms", f"{mode:o}", "--ro-bind-data", str(descriptors[-1]), os.path.realpath(path)]
+    words += [word for path, number in box.writable.items() for word in ("--bind-fd", str(number), path)]
     if python.startswith(PLAN_FOLDER):
-        line += ["--symlink", f"{sys.base_prefix}/lib", f"{PLAN_FOLDER}/base/lib"]
-    line += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
-    return [*line, *child.python("-c", _FIRST_CODE)[1:]], numbers
+        words += ["--symlink", f"{sys.base_prefix}/lib", f"{PLAN_FOLDER}/base/lib"]
+    words += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
+    return [*words, *child.python("-c", _FIRST_CODE)[1:]], descriptors
 
 
 def _folder_options(box: Box) -> dict[str, list[str]]:
