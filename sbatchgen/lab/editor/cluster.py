@@ -104,15 +104,16 @@ class ClusterFacts:
         _, address = max(depths_and_addresses, default=(0, ""))
         return address
 
-    def _key_lines(self, above: str, pattern: str, record: Any = Profile) -> Iterator[str]:
-        """Yield a line of Markdown for each key below `above` whose name matches `pattern`.
+    def _key_lines(self, prefix: str, pattern: str, record: Any = Profile) -> Iterator[str]:
+        """Yield a line of Markdown for each key whose path is `prefix` and a name that matches `pattern`.
 
-        `record` is the class that has the keys.
+        `prefix` is "", or the keys above with a dot, such as `partitions.gpu.`. `record` is the class that
+        has the keys.
         """
-        path_pattern = re.compile(rf"{re.escape(above)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
+        path_pattern = re.compile(rf"{re.escape(prefix)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
         for path, at in self.document.places.items():
             if match := path_pattern.fullmatch(path):
-                data = as_data(self._value(above, match["key"]))
+                data = as_data(self._value(prefix, match["key"]))
                 value = data if isinstance(data, str) else json.dumps(data)
                 value = first_names([*map(str, data)], MAX_PARTITIONS) if isinstance(data, list) else value
                 key = keys_of(record).get(match["key"].rpartition(".")[2])
@@ -122,11 +123,11 @@ class ClusterFacts:
                 name = path.removeprefix("partitions.")
                 yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(where)}{documented})"
 
-    def _value(self, above: str, path: str) -> Any:
-        """Return the value of the key `path` below `above`, which is "" or such as `partitions.gpu.`."""
+    def _value(self, prefix: str, path: str) -> Any:
+        """Return the value of the key `path` after `prefix`, which is "" or keys such as `partitions.gpu.`."""
         value: Any = self.profile
-        if above:
-            kind, name = above[:-1].split(".", 1)
+        if prefix:
+            kind, name = prefix[:-1].split(".", 1)
             value = getattr(value, kind)[name]
         for key, index in re.findall(r"(\w+)(?:\[(\d+)\])?", path):
             value = getattr(value, keys_of(value)[key].name)

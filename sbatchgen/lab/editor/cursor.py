@@ -48,8 +48,8 @@ def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str
     the line begins with a dash.
     """
     path: list[str] = []
-    # A dash left of the first column is above the line, and so is a key left of the second. The columns may
-    # differ by one, because a key and the dashes of its list may have the same indent.
+    # A dash left of the column `max_dash` is above the line, and so is a key left of `max_key`. The columns
+    # may differ by one, because a key and the dashes of its list may have the same indent.
     max_dash, max_key = indent, indent + in_list
     for text in reversed(lines):
         parts = _LINE.match(text)

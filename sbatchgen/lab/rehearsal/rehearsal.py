@@ -397,9 +397,8 @@ def _sandbox_files(rehearsed: _RehearsedJob, played: PlayedJob) -> dict[str, tup
     """Return the files of the sandbox: the script, stand-ins for Slurm's commands, and facts of the job."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
-    facts = facts_of_steps(rehearsed.script, rehearsed.grant) | {
-        "knows_cpus": False
-    }  # this machine may have fewer CPUs
+    # This machine may have fewer CPUs, so the CPUs do not limit the tasks of a step.
+    facts = facts_of_steps(rehearsed.script, rehearsed.grant) | {"knows_cpus": False}
     scontrol = _SCONTROL.format(place=PLAN_FOLDER, nodes=" ".join(rehearsed.grant.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),

@@ -197,7 +197,7 @@ def watch(  # noqa: C901 (one limit after another)
     began = computed_at = time.monotonic()
     status, peak, cpu_seen, end = None, 0, 0.0, began + limits["seconds"]
     newest_seen, cpu_before_newest = 0, 0.0  # the newest process, and the CPU seconds before its start
-    polls_idle = 0  # polls since a process computed; on a busy machine, a second has fewer polls
+    polls_idle = 0  # measurements since a process computed; on a busy machine, a second has fewer of them
     while True:
         try:
             child, ended = os.waitpid(-1, os.WNOHANG)
@@ -206,9 +206,9 @@ def watch(  # noqa: C901 (one limit after another)
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["background"])
-            if (
-                status == -signal.SIGXFSZ
-            ):  # prelude.sh ends a script at its limit of commands, or the trace is too large
+            # By this signal, prelude.sh ends a script at its limit of commands, and Linux one whose trace is too
+            # large.
+            if status == -signal.SIGXFSZ:
                 return -signal.SIGKILL, "time", peak
         # This limit comes before measuring, because processes can start faster than they are measured.
         if len(pids) > limits["processes"]:

@@ -26,7 +26,7 @@ from sbatchgen.jobs.slurm.queue import new_key
 from sbatchgen.jobs.submit.submission import Submission
 
 DEFAULT_TIME = Duration(3600)  # the default time limit of a session
-SESSION_WORD = "shell"  # the word of the record's command that marks a session
+SESSION_WORD = "shell"  # the second word of a record's command marks a session, as in `sbatchgen shell`
 CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # requests to templates/shell/on_node.py
 OPENED_LINE = "sbatchgen: the first terminal is here"  # the line that on_node.py writes to the log
 
@@ -65,7 +65,8 @@ def session_submission(
     name = f"{run_name(base.record.name)}-{SESSION_WORD}"
     folder = index.index_file(environment).parent / "runs" / f"{name}-{new_key()}"
     log = folder / f"{SESSION_WORD}.out"
-    array_of_one = [f"--array={first}" for first in elements[: len(elements) > 1]]
+    # Of an array whose elements run one by one, the session is the first element.
+    array_of_one = [f"--array={elements[0]}"] if len(elements) > 1 else []
     options = (*array_of_one, f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--no-requeue")
     limit_s = request.resolved.options.time
     # The signal warns the terminals before the time limit.
