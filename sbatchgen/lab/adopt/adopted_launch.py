@@ -63,7 +63,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
         if tool := runtime.tool(launch):
             keys = runtime.adopt(draft, launch, tool)
             draft.profile |= {"runtime": name, "runtimes": {name: keys}}
-            first_value = next(iter(keys.values()), "")  # mostly the image or the environment
+            first_value = next(iter(keys.values()), "")  # usually the image or the environment
             draft.add(draft.launch_lines, "understood", f"{name}: {first_value}")
             break
     if launch.launcher and not shape.launcher_module(launch):

@@ -72,8 +72,12 @@ def _overwritten_variables(
     kept_lines: Container[int],
     late_lines: Container[int],
 ) -> list[str]:
-    """Return the variables of kept lines that the new script sets again before the trainer starts."""
+    """Return the variables of kept lines that the new script sets again before the trainer starts.
+
+    `kept_lines` are numbers of lines of the new script; `late_lines` run after the runtime is set up.
+    """
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
+    # The variables that kept lines and the launch need, and the variables that the new script sets itself.
     kept_names, new_names = {*draft.needed_variables}, set()
     local = {(part.context.function, part.name) for part in new.body.sets if part.setter in LOCAL}
     for assignment in new.body.sets:
@@ -88,9 +92,9 @@ def _overwritten_variables(
 
 
 def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
-    """Return what starts on a node: the numbers of processes and launchers, and the trainer's arguments.
+    """Return the numbers of processes and launchers that start on a node, and the trainer's arguments.
 
-    Returns () for a script without a training.
+    Without a launcher, the tasks on the node count in its place. Returns () for a script without a training.
     """
     launch = training.main_launch(script)
     if launch is None:

@@ -20,7 +20,8 @@ from sbatchgen.lab.adopt.trainer_arguments import arguments
 
 # Options of srun for a program's share of a node, with the program's keys.
 _SHARE_KEYS = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
-# Other options that a step may have: `nodes` holds the counts, and the rest change no process.
+# Other options that a step may have. The key `nodes` of a program holds the counts of nodes and tasks, and
+# the other options change no process.
 _UNCHANGED_OPTIONS = """
 error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
 unbuffered

@@ -77,7 +77,7 @@ def without_functions(new: JobScript) -> JobScript:
 
 
 def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
-    """Return a script after edits, each of which holds the start, the end and the new text of a part."""
+    """Return a script after edits. An edit has the start, the end and the new text of a part."""
     text = script.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]

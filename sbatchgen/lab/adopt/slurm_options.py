@@ -91,14 +91,14 @@ def _adopt_directive(draft: Draft, number: int, uses: list[Option], effective: M
     if not uses:
         draft.add(line, "dropped", "it requests nothing")
     for use in uses:
-        last = effective[use.name]
-        if last.word == use.word:  # this use takes effect
-            _adopt_option(draft, last)
+        counting = effective[use.name]
+        if counting.word == use.word:
+            _adopt_option(draft, counting)
         elif use.name == "mail-type":
-            what = f"mail_type: {last.value}; from Slurm 25.05 on, only the last line counts"
+            what = f"mail_type: {counting.value}; from Slurm 25.05 on, only the last line counts"
             draft.add(line, "mended", what)
         else:
-            draft.add(line, "dropped", f"--{use.name} of line {last.line} counts")
+            draft.add(line, "dropped", f"--{use.name} of line {counting.line} counts")
 
 
 def _adopt_option(draft: Draft, use: Option) -> None:
