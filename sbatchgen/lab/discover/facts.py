@@ -330,7 +330,7 @@ def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 def _about_hidden_nodes(
     partition: SlurmPartition, hidden: int, shape_counts: Sequence[tuple[Shape, int]]
 ) -> Iterator[str]:
-    """Yield comments about a partition of which Slurm hides nodes, and about the kinds of the other nodes."""
+    """Yield comments about a partition whose nodes Slurm hides in part, and about the nodes that it shows."""
     total, cpus = partition.nodes, partition.cpus
     if not total:
         yield "It has no nodes now: Slurm refuses jobs, and what its nodes will have is not known."

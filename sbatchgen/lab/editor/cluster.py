@@ -124,7 +124,7 @@ class ClusterFacts:
                 yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(where)}{documented})"
 
     def _value(self, prefix: str, path: str) -> Any:
-        """Return the value of the key `path` after `prefix`, which is "" or keys such as `partitions.gpu.`."""
+        """Return the value of the key `path` below `prefix`, which is "" or such as `partitions.gpu.`."""
         value: Any = self.profile
         if prefix:
             kind, name = prefix[:-1].split(".", 1)

@@ -117,8 +117,8 @@ class OpenFile:
         profile = self.settings.profile
         document: Document[Any] | None = Document(profile, self.settings.places) if profile else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
-        # The texts to read, of which None stands for the text of the file on disk. While a user types, the
-        # text in the editor may be wrong.
+        # The texts to read until one is a valid profile. The text in the editor may be wrong while a user
+        # types, so None stands for the file on disk.
         texts = (self.text, None) if self.kind == "profile" else (None,) if named else ()
         for text in texts:
             with suppress(SbatchgenError):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 
 # The patterns match only from the start of a word, or a trace of long words would take minutes.
-# .venv/bin, of .venv/bin/torchrun; and any path, which may be that of an environment.
+# _BIN matches .venv/bin in .venv/bin/torchrun. _PATH matches any path, because an environment may be there.
 _BIN = re.compile(r"(?<![\w.+@~/-])[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
 _PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")

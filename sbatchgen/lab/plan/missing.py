@@ -40,7 +40,7 @@ _PROGRAM_MESSAGE = re.compile(
     re.MULTILINE,
 )
 _STARTERS = {"srun", "exec", "time"}  # commands that fail if the program which they start is missing
-_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))  # they mostly get folders
+_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))  # they usually get folders
 # A test of a file such as -f 'data.txt': the letter of the test, and the path.
 _FILE_TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
 # Commands whose status tells whether a file exists.
@@ -280,10 +280,11 @@ def _is_test(entry: TracedCommand) -> bool:
 def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterator[TracedCommand]:
     """Yield the tests right before the script gave up, the last test first.
 
-    Tests right before the call of a function that ends the script are yielded. Tests in a function that has
-    returned are not yielded.
+    If a function such as `die` ends the script, the tests right before its call are also yielded. Tests in a
+    function that has returned are not yielded.
     """
-    ending: set[str] = set()  # functions in which the script ended; "" outside of functions
+    # The functions of the commands read so far, in which the script ended; "" outside of functions.
+    ending: set[str] = set()
     has_reason = False  # whether a command was found that may have failed
     for entry in reversed(trace[-_MAX_NEEDS:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]

@@ -104,7 +104,7 @@ def may_hide_failures(done: DryRun) -> bool:
 
 
 def is_planned(script: JobScript) -> bool:
-    """Return whether a dry run can follow the script, because its language is that of a POSIX shell."""
+    """Return whether a dry run can follow the script, because a POSIX shell reads its language."""
     return script.body.language in programs("posix")
 
 

@@ -91,7 +91,7 @@ class _Nodes:
     def choose(
         self, order: Sequence[str], sharing: str, parts: Sequence[Taken], *, is_new: bool
     ) -> Sequence[str]:
-        """Return the nodes that a step gets: idle nodes, then nodes with room beside other steps.
+        """Return the nodes that a step gets: idle nodes, then nodes with room next to other steps.
 
         `order` has the nodes in the order in which Slurm looks at them, and `parts` what the step takes of
         each node. A step that must wait for other steps gets the first nodes of `order`.

@@ -345,7 +345,7 @@ def _gpu_variables(
     visible = _visible_gpus(task["local"], count, tasks_on_node, options, job)
     if (per_gpu := _tasks_per_gpu(options, environment)) and "gpu-bind" not in options:
         visible = [task["local"] // per_gpu % count]
-    # `visible` counts the GPUs of the step; a step beside others may have the GPUs 2 and 3 of the node.
+    # `visible` counts the GPUs of the step, which may be the GPUs 2 and 3 of the node.
     step_gpus = dict(enumerate(task.get("gpus") or ()))
     numbers = ",".join(str(step_gpus.get(gpu, gpu)) for gpu in visible)
     values = dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), numbers) if numbers else {}

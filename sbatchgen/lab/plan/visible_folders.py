@@ -152,7 +152,7 @@ class VisibleFolders:
         os.close(descriptor)
         return None
 
-    def allows(self, descriptor: int, *, by_user: bool) -> bool:  # noqa: PLR0911 - a rule each
+    def allows(self, descriptor: int, *, by_user: bool) -> bool:  # noqa: PLR0911 - a return for each rule
         """Return whether an open folder may be shown; `by_user`: the user chose the folder."""
         path, status = _real_path(descriptor), os.fstat(descriptor)
         # A folder around a hidden folder stays hidden.

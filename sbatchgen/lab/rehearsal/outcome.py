@@ -103,7 +103,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         fix = "see the log of the job; for your own trainer, set metrics in the job"
         yield Row("start", "failed", "the job reported no steps", fix)
         return
-    # Divide the events into those of each start of the job.
+    # Each start of the job begins with an event "start", and the first start with the first event.
     begins = [index for index, event in enumerate(events) if event.get("event") == "start" or not index]
     ends = [*begins[1:], len(events)]
     first, *others = [events[begin:end] for begin, end in zip(begins, ends, strict=True)]

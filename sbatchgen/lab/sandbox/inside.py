@@ -206,8 +206,7 @@ def watch(  # noqa: C901 (one limit after another)
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
             status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["background"])
-            # By this signal, prelude.sh ends a script at its limit of commands, and Linux one whose trace is too
-            # large.
+            # prelude.sh sends this signal at its limit of commands, and Linux if the trace is too large.
             if status == -signal.SIGXFSZ:
                 return -signal.SIGKILL, "time", peak
         # This limit comes before measuring, because processes can start faster than they are measured.

@@ -103,7 +103,7 @@ def _limited(done: DryRun) -> Iterator[Hit]:
 
 @RULES.add_for_dry_run(directives.RULES, "SB147")
 def _heterogeneous(done: DryRun) -> Iterator[Hit]:
-    """Find heterogeneous jobs, of which a plan shows the first component."""
+    """Find heterogeneous jobs, because a plan shows only their first component."""
     directives = done.script.sbatch.directives
     separator_lines = [directive.line for directive in directives if directive.kind is Kind.SEPARATOR]
     if separator_lines:

@@ -59,9 +59,9 @@ def _with_too_few_gpus(launchers: Sequence[StartedLauncher]) -> StartedLauncher 
 
 
 def _surplus_message(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[str, str]:
-    """Return a message for a step that starts more launchers than a launcher waits for, and an option.
+    """Return a message for a step that starts more launchers than its launchers wait for.
 
-    The option gives the launcher its number of nodes. Both texts are "" for any other step.
+    The second text is the launcher's option for the number of nodes. Both texts are "" for any other step.
     """
     first = launchers[0] if step.is_srun and launchers else None
     if not first or not 1 < first.nodes < len(launchers) or _with_too_few_gpus(launchers):
@@ -133,7 +133,7 @@ def _too_few_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _steps_with_launchers(done):
         if launcher := _with_too_few_gpus(launchers):
             option, gpus = PROGRAMS[launcher.name].role("PROCESSES"), len(launcher.process.gpus)
-            # accelerate counts the processes of all nodes, torchrun those of a node.
+            # accelerate counts the processes of all nodes, and torchrun counts the processes of a node.
             processes = gpus * launcher.nodes if launcher.name.startswith("accelerate") else gpus
             what = f"--{option} {launcher.options[option]}, but a process has {counted(gpus, 'GPU')}"
             fix = f"--{option}={processes}, or ask for {launcher.workers} GPUs on a node"

@@ -23,7 +23,7 @@ RULES: Rules[DryRun] = Rules()
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _CONTAINERS = commands("container")
 _NO_IMAGES = commands("launcher", "interpreter", "shell")  # programs, which are no names of images
-# Options of launchers that have a value, and those of them whose value is one line.
+# Options of launchers that have a value. The values of _ONE_LINE_OPTIONS are one line.
 _VALUE_OPTIONS = {name for launcher in LAUNCHERS for name in PROGRAMS[launcher].values}
 _ONE_LINE_OPTIONS = {"nodelist", "nproc-per-node"} | {
     name
@@ -31,7 +31,7 @@ _ONE_LINE_OPTIONS = {"nodelist", "nproc-per-node"} | {
     for role in ("NODES", "RANK", "PORT", "HOST")
     for name in PROGRAMS[launcher].roles.get(role, ())
 }
-_COMPUTING_PROGRAMS = programs("computes")  # such as expr: their output depends on their arguments alone
+_COMPUTING_PROGRAMS = programs("computes")  # such as expr: their output follows from their arguments
 
 
 @RULES.add_for_dry_run(environment.RULES, "SB408")
