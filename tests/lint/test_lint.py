@@ -820,3 +820,17 @@ def test_a_sheet_of_headers_has_one_finding_for_its_repetitions(command: Command
     put("job.slurm", f"{sheet}srun ./model\n")
     assert [rule for *_, rule in found(command, "sheet.slurm")].count("SB119") == 1
     assert [rule for *_, rule in found(command, "job.slurm")].count("SB119") == 4
+
+
+@pytest.mark.parametrize("option", ["--node-rank=1", "--node_rank 0"])
+def test_a_rank_that_all_nodes_share_is_named_as_it_is_written(
+    command: Command, folder: Path, option: str
+) -> None:
+    resources = "#!/bin/bash\n#SBATCH --time=60 --nodes=2 --ntasks-per-node=1 --gpus-per-node=4\n"
+    start = f"srun torchrun --nnodes=2 --nproc-per-node=4 {option} --master-addr=h train.py\n"
+    (folder / "job.slurm").write_text(resources + start)
+    shown = command("lint", "job.slurm").out
+    (message,) = (line for line in shown.splitlines() if "SB355" in line)
+    written = option.replace(" ", "=").replace("_", "-")
+    assert f"SB355: {written} gives all 2 nodes the same rank" in message
+

@@ -156,14 +156,14 @@ def test_a_controller_that_stays_down_ends_with_5_and_nothing_half_done(
     pauses: list[float] = []
     clock = SimpleNamespace(time=time.time, monotonic=lambda: sum(pauses), sleep=pauses.append)
     monkeypatch.setattr(attempt, "time", clock)
+    monkeypatch.setattr(attempt, "RETRY_S", 1.0)
     (slurm / "plan").write_text("\n".join([DOWN] * 1000))
     result = command("submit", "job.sh", "--yes")
     assert (result.status, result.out) == (5, "")
-    assert "note: Slurm's controller does not answer: trying again for 120 s\n" in result.err
+    assert "note: Slurm's controller does not answer: trying again for 1 s\n" in result.err
     assert "Slurm's controller can't be reached from here" in result.err
-    assert int((slurm / "calls").read_text()) == len(pauses) + 1 > 8
-    assert max(pauses) <= 15
-    assert 120 <= sum(pauses) < 135
+    assert int((slurm / "calls").read_text()) == len(pauses) + 1 > 2
+    assert 1 <= sum(pauses) < 2
     index = Index(index_file(os.environ))
     assert (index.jobs(), index.runs()) == ([], [])
 
