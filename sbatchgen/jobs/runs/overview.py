@@ -63,10 +63,8 @@ def _programs(state: RunState) -> Iterator[tuple[str, str]]:
     for program in state.programs:
         says = f"{running.get(program.state, program.state)} {_clock(_local(program.since))}"
         says += f" on {program.nodes}" if program.nodes else ""
-        if program.state == "failed":
-            says += f": {program.why}"
-        elif program.why:
-            says += f" {program.why}"
+        if program.why:
+            says += f"{':' if program.state == 'failed' else ''} {program.why}"
         yield program.name, says + ", ended with the job" * (job_ended and program.state in running)
 
 
