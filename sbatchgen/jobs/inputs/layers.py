@@ -63,7 +63,7 @@ def job_layer(level: Level, spec: JobSpec, places: Mapping[str, str]) -> Layer:
 def settings_layer(
     level: Level, record: Any, places: Mapping[str, str], below: str = "", *, kind: Any = None
 ) -> Layer:
-    """Return the layer of a record's written values: "network.port_base" -> 20000, "setup+" -> (...).
+    """Return the layer of a record's written values: "network.port_base" -> 20000, "setup+" -> ("cd /",).
 
     `below` is the key that holds the record, with a dot at its end: "" or "partitions.gpu.". `kind` is a
     class whose keys are read instead of all keys of the record.
@@ -80,12 +80,15 @@ def settings_layer(
 
 
 def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield flat keys and values: flatten records and mappings into dotted keys, and skip unset values."""
+    """Yield the flat keys and values below a key: "options", SbatchOptions(nodes=4) -> ("options.nodes", 4).
+
+    Values that are not set are left out.
+    """
     if value is None:
         return
     items: Iterable[tuple[str, Any]]
     if is_dataclass(value):
-        items = ((name, getattr(value, key.name)) for name, key in keys_of(value).items())
+        items = ((name, getattr(value, field.name)) for name, field in keys_of(value).items())
     elif isinstance(value, Mapping):
         items = value.items()
     else:
@@ -98,41 +101,41 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def record_of(kind: Any, values: Mapping[str, Any]) -> Any:
-    """Return a `kind`, a record, with the values of flat keys; keys that the record lacks are ignored."""
-    shape = _shape(kind)
+    """Return a record of class `kind` with the values of flat keys; keys that the class lacks are ignored."""
+    fields = _fields_by_key(kind)
     attributes: dict[str, Any] = {}
-    inner_values: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        head, dot, rest = key.partition(".")
-        if dot and head in shape:
-            inner_values.setdefault(head, {})[rest] = value
-        elif head in shape:
-            attributes[shape[head][0]] = value
-    for head, inner in inner_values.items():
-        name, type_ = shape[head]
+    inner_values: dict[str, dict[str, Any]] = {}  # "options.nodes" -> 4 becomes "options" -> {"nodes": 4}
+    for flat_key, value in values.items():
+        key, dot, inner_key = flat_key.partition(".")
+        if dot and key in fields:
+            inner_values.setdefault(key, {})[inner_key] = value
+        elif key in fields:
+            attributes[fields[key][0]] = value
+    for key, inner in inner_values.items():
+        attribute, type_ = fields[key]
         if is_dataclass(type_):
-            attributes[name] = record_of(type_, inner)
+            attributes[attribute] = record_of(type_, inner)
         elif type_ is not None:
-            attributes[name] = inner
+            attributes[attribute] = inner
     return kind(**attributes)
 
 
 @cache
-def _shape(kind: Any) -> dict[str, tuple[str, Any]]:
-    """Return attribute and type of each key of a record.
+def _fields_by_key(kind: Any) -> dict[str, tuple[str, Any]]:
+    """Return attribute and type of each key of a record: "options" -> ("options", SbatchOptions).
 
-    The type of a mapping of records, such as `launchers`, is None: their values have become layers before.
+    The type of a mapping of records, such as `launchers`, is None, because their values are layers already.
     """
-    shape: dict[str, tuple[str, Any]] = {}
-    for name, field in keys_of(kind).items():
+    fields: dict[str, tuple[str, Any]] = {}
+    for key, field in keys_of(kind).items():
         type_ = without_none(field.type)
-        by_name = get_origin(type_) is Mapping and is_dataclass(get_args(type_)[1])
-        shape[name] = field.name, None if by_name else type_
-    return shape
+        holds_records = get_origin(type_) is Mapping and is_dataclass(get_args(type_)[1])
+        fields[key] = field.name, None if holds_records else type_
+    return fields
 
 
 def values_below(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return the values below a key, by the rest of their keys: for "env", the value of "env.A" under "A"."""
+    """Return the values below a key: for "env", {"env.A": "1", "nodes": 4} -> {"A": "1"}."""
     start = f"{key}."
     return {name.removeprefix(start): value for name, value in values.items() if name.startswith(start)}
 
@@ -144,9 +147,11 @@ class DecidedValues:
         self.values: dict[str, Any] = {}
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
-        self.why_gpus = BY_PARTITION.where  # why the job has that number of GPUs
-        self.ranks: dict[str, int] = {}  # key -> rank of the layer that set its value, the highest last
-        self._removed_variables: set[str] = set()  # their keys
+        self.why_gpus = BY_PARTITION.where  # the rule that the job's number of GPUs follows from
+        self.ranks: dict[
+            str, int
+        ] = {}  # key -> rank of the layer that set its value; later layers rank higher
+        self._removed_variables: set[str] = set()  # keys such as "env.OMP_NUM_THREADS"
 
     def lay(self, layer: Layer) -> None:
         """Lay a layer over the present values; `KEY+` adds to the present list."""
@@ -157,6 +162,7 @@ class DecidedValues:
             place = layer.places.get(written)  # None for a default of the profile itself
             self.set(key, new_value, Origin(layer.level, place) if place else BY_DEFAULT)
             self.ranks[key] = rank
+            # a null removes the variable of a lower layer; without one, it stands for the shell's value
             if any(lower is not None for lower, _ in self.overridden.get(key, ())):
                 self._remove_variable_if_null(key)
 
@@ -169,7 +175,7 @@ class DecidedValues:
         self._removed_variables.discard(key)
 
     def _remove_variable_if_null(self, key: str) -> None:
-        """Drop a variable that is null in a file. After a flag, null stands for the shell's value."""
+        """Drop a variable that is null in a file. In the flag `--env NAME`, null means the shell's value."""
         is_null = key.startswith("env.") and key in self.values and self.values[key] is None
         if is_null and self.origins[key].level < Level.COMMAND_LINE:
             self.drop(key)
@@ -181,7 +187,7 @@ class DecidedValues:
         self.derive(f"env.{name}", value, why)
 
     def derive(self, key: str, value: Any, why: str) -> None:
-        """Set a value that no layer sets; `why` is the rule that it follows from."""
+        """Set the value of a key that no layer sets; `why` is the rule that the value follows from."""
         if value is not None and key not in self.values and key not in self._removed_variables:
             self.set(key, value, Origin(Level.DEFAULT, why))
 
@@ -190,12 +196,15 @@ class DecidedValues:
         self.values.pop(key, None)
         self.origins.pop(key, None)
 
-    def highest(self, rivals: Sequence[str]) -> list[str]:
-        """Keep only the highest layer's values of keys that exclude each other; return the keys kept."""
+    def keep_highest(self, rivals: Sequence[str]) -> list[str]:
+        """Keep the highest layer's values of rivals, which are keys that exclude each other; drop the others.
+
+        Return the keys that stay: with `mem` in a profile and `mem_per_cpu` in a job, only `mem_per_cpu`.
+        """
         set_keys = [key for key in rivals if key in self.values]
-        top = max((self.ranks.get(key, 0) for key in set_keys), default=0)
+        highest_rank = max((self.ranks.get(key, 0) for key in set_keys), default=0)
         for key in set_keys:
-            if self.ranks.get(key, 0) < top:
+            if self.ranks.get(key, 0) < highest_rank:
                 self.drop(key)
         return [key for key in set_keys if key in self.values]
 

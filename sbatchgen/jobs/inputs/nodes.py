@@ -1,6 +1,7 @@
-"""The first half of reading YAML: text -> nodes with their lines, and the problems of the text.
+"""YAML's nodes with their lines, from the text of a file, and the problems of the text.
 
-Depth and number of values have limits, so that no file takes long to read. Tags and directives are refused.
+`document` makes values of the nodes. The depth and the number of values have limits, so that no file takes
+long to read. Tags and directives are refused.
 """
 
 import re
@@ -15,8 +16,11 @@ MAX_DEPTH = 50  # nested lists and mappings
 MAX_VALUES = 50_000  # keys and values, including the values of aliases
 MAX_SHOWN = 20  # problems that an error shows
 MAX_TEXT = 300  # characters of a message
-_DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"  # libyaml's time grows with the square of the %TAG lines
-# PyYAML's composer with libyaml's parser, because libyaml's composer overflows the stack on deep nesting.
+# A line that starts with %, such as "%TAG ! x:". Refused, because libyaml's time grows with the square of the
+# number of %TAG lines.
+_DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"
+# The base classes of the composer, the parser last. With libyaml: its fast parser, but PyYAML's composer,
+# because libyaml's composer overflows the stack on deep nesting.
 _BASES: Any = (yaml.composer.Composer, yaml.CBaseLoader) if yaml.__with_libyaml__ else (yaml.BaseLoader,)
 
 
@@ -36,10 +40,12 @@ class Problems:
             self._shown.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
 
     def error(self) -> DocumentError:
-        """Return all problems as one error."""
+        """Return one error with the first MAX_SHOWN problems and the number of the others."""
         more = self.count - len(self._shown)
-        rest = [Problem(f"and {more} more problems", self.name, "fix the first ones and try again")]
-        return DocumentError(self._shown + rest * bool(more))
+        if not more:
+            return DocumentError(self._shown)
+        rest = Problem(f"and {more} more problems", self.name, "fix the first ones and try again")
+        return DocumentError([*self._shown, rest])
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:
         """Add a problem after which reading can't continue, and return the error to raise."""
@@ -82,14 +88,14 @@ def compose(text: str, problems: Problems) -> yaml.Node:
 
 
 class _Composer(*_BASES):  # type: ignore[misc]
-    """yaml's composer, with limits."""
+    """PyYAML's composer, with limits for depth, for the number of values, and without tags."""
 
     def __init__(self, text: str, problems: Problems) -> None:
-        _BASES[-1].__init__(self, text)
+        _BASES[-1].__init__(self, text)  # the parser
         self.anchors: dict[str, yaml.Node] = {}
         self.problems = problems
-        self.depth = self.count = 0
-        self.sizes: dict[str, int] = {}  # complete anchor -> number of its values
+        self.depth = self.count = 0  # of nested nodes around the next node; of values so far
+        self.sizes: dict[str, int] = {}  # anchor whose value has been read to its end -> number of its values
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         """Return the next node; PyYAML calls this method for each node."""
@@ -122,7 +128,7 @@ def line_of(node: yaml.Node) -> int:
 
 
 def is_nothing(node: yaml.Node) -> bool:
-    """Return whether nothing is written for a value; "" in quotes is something."""
+    """Return whether nothing is written for a value: "key:"; a value of "" in quotes is something."""
     return isinstance(node, yaml.ScalarNode) and node.value == "" and not node.style
 
 

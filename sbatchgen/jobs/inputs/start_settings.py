@@ -18,7 +18,7 @@ GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
 list_key = partial(described, extended=True)  # a list; `KEY+` adds to the list of lower layers
 # Keys with lines of shell, in the order in which they run.
 SETUPS = ("setup_before_modules", "setup", "setup_per_node", "setup_after_runtime", "setup_per_task")
-_INTERFACE = r"[^\s/,^=]{1,15}"  # a network interface of Linux; IFNAMSIZ limits its length
+_INTERFACE = r"[^\s/,^=]{1,15}"  # a network interface, such as "ib0"; Linux's IFNAMSIZ limits its length
 
 # Keys of `network` that become variables of the training; a key is the variable's name in lower case.
 NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
@@ -40,26 +40,27 @@ class Network:
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        room = Port.LAST - (self.port_base or 0) + 1
-        if self.port_base and self.port_count > room:
+        most_ports = Port.LAST - (self.port_base or 0) + 1
+        if self.port_base and self.port_count > most_ports:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
-            yield "port_count", what, f"write port_count: {room}, or less"
-        for name in (self.gloo_socket_ifname or "").split(","):  # NCCL alone knows ^ and =
+            yield "port_count", what, f"write port_count: {most_ports}, or less"
+        for name in (self.gloo_socket_ifname or "").split(","):  # only NCCL knows ^ (all but) and = (exactly)
             if name and not re.fullmatch(_INTERFACE, name):
                 what = f"gloo needs names of interfaces, but '{name}' is not one"
                 yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
 
 
-_FACTS = [
+# The fields of Runtimes: the attribute, its type and its key, for each runtime that has settings.
+_RUNTIME_FIELDS = [
     (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
     for runtime in RUNTIMES.values()
     if runtime.Facts is not NoFacts
 ]
-_ABOUT = "Where a Python with torch comes from, by runtime."
-Runtimes: Any = make_record("Runtimes", _ABOUT, _FACTS, __name__)
+_RUNTIMES_DOCSTRING = "Where a Python with torch comes from, by runtime."
+Runtimes: Any = make_record("Runtimes", _RUNTIMES_DOCSTRING, _RUNTIME_FIELDS, __name__)
 
 _Visibility = Literal["node", "task"]
-_VISIBILITY = described(
+_VISIBILITY_KEY = described(
     "The GPUs that a task sees: all GPUs of the node, or only its own GPU, as device 0. [default: node]"
 )
 
@@ -76,7 +77,7 @@ class StartSettings:
         "Options of srun, by their long names: true for one without a value, false to leave one out.",
         make=dict,
     )
-    gpu_visibility: _Visibility | None = _VISIBILITY
+    gpu_visibility: _Visibility | None = _VISIBILITY_KEY
 
 
 @record
@@ -121,7 +122,7 @@ class PlaceSettings:
         "Command that prints the address of the first node, where it runs. [default: the node's name]"
     )
     network: Network = described("How processes on several nodes find each other.", make=Network)
-    gpu_visibility: _Visibility | None = _VISIBILITY
+    gpu_visibility: _Visibility | None = _VISIBILITY_KEY
     runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
 
     def facts(self, runtime: Runtime) -> Any:
@@ -148,7 +149,7 @@ class LauncherSettings(StartSettings):
 
 
 def _partition_fault(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield a fault if options that differ by launcher or by GPUs name a partition."""
+    """Yield a fault if options for one launcher, or only for jobs with GPUs, name a partition."""
     if options.partition:
         yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
 
@@ -170,8 +171,8 @@ class JobSettings(StartSettings, PlaceSettings, StartFacts):
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
         """Names and values of the variables that jobs get with any of the launchers."""
-        for part in (self, *self.launchers.values()):
-            yield from ((str(name), str(value)) for name, value in part.env.items())
+        for settings in (self, *self.launchers.values()):
+            yield from ((str(name), str(value)) for name, value in settings.env.items())
 
     @property
     def job_qos(self) -> str:
@@ -180,9 +181,9 @@ class JobSettings(StartSettings, PlaceSettings, StartFacts):
 
     @property
     def interfaces(self) -> Mapping[str, str]:
-        """Network interfaces by the variable of the training that names them."""
-        named = {name.upper(): getattr(self.network, name) for name in NETWORK_VARIABLES}
-        return {variable: str(value) for variable, value in named.items() if value}
+        """Names of network interfaces and adapters, by variable: "NCCL_SOCKET_IFNAME" -> "ib0"."""
+        by_variable = {key.upper(): getattr(self.network, key) for key in NETWORK_VARIABLES}
+        return {variable: str(names) for variable, names in by_variable.items() if names}
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""

@@ -61,7 +61,7 @@ class JudgedJob(Job):
             if name != self.resolved.partition_name:  # other rules report the faults of this partition
                 by_reason.setdefault(why_not, []).append(name)
         reasons = "; ".join(f"{', '.join(names)}: {why_not}" for why_not, names in by_reason.items())
-        other = "other " * self.has_chosen_partition
+        other = "other " if self.has_chosen_partition else ""
         return f"the job fits no {other}partition ({reasons})" if reasons else ""
 
     def written_value(self, option: str) -> str:
@@ -76,7 +76,7 @@ class JudgedJob(Job):
 
 
 def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Finding]:
-    """Return all findings of a resolved job, errors first.
+    """Return all findings of a resolved job that are not pedantic, errors first.
 
     `log_folders_made` is whether the caller creates the folders of the job's logs.
     """
@@ -88,7 +88,10 @@ def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Find
 
 
 def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
-    """Return the findings in the script of a job, whose faults are in templates, `setup` or extra options."""
+    """Return the findings in the rendered script of a job that are not pedantic.
+
+    These findings are faults of templates, `setup` or extra options; `check` finds the faults of other keys.
+    """
     from sbatchgen.check.script.script import JobScript  # slow to load, and `render` does not need it
 
     script = JobScript(
@@ -96,7 +99,10 @@ def lint_rendered(resolved: ResolvedJob, text: str) -> list[Finding]:
         text=text,
         slurm=resolved.profile.slurm or DEFAULT_SLURM,
         profile=resolved.profile,
-        known_options=tuple(f"{name}{'=' * (to != 'true')}" for name, to in resolved.extra_options.items()),
+        # "name" for an option without a value, "name=" for another option
+        known_options=tuple(
+            name if value == "true" else f"{name}=" for name, value in resolved.extra_options.items()
+        ),
     )
     rules = (rule for rule in judge.rules(judge.SCRIPTS) if Applies.RENDERED in rule.applies)
     findings = (finding for rule in rules for finding in judge.findings(rule, script))

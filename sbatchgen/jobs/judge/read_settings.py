@@ -43,22 +43,24 @@ def settings_of(
 
     Raises CommandLineError for a wrong value of a flag, DocumentError for a wrong profile or sbatchgen.yaml.
     """
-    project, lines = _read_project(places)
-    off, severity = _project_rules(project, lines)
+    project, project_places = _read_project(places)
+    project_disabled, severity = _project_rules(project, project_places)
     document = _read_profile(places, profile, project)
     cluster = document.value if document else None
-    known = slurm or (cluster.slurm if cluster else "")
-    known = known or (_release_here(places) if runs_here and cluster is None else "")
-    release = known or DEFAULT_SLURM
-    _refuse_release(release)
-    selected, disabled = _rule_starts(select, "--select"), (*off, *_rule_starts(disable, "--disable"))
+    known_release = slurm or (cluster.slurm if cluster else "")
+    if not known_release and runs_here and cluster is None:
+        known_release = _release_here(places)
+    release = known_release or DEFAULT_SLURM
+    _refuse_unknown_release(release)
+    selected = _starts_of_ids(select, "--select")
+    disabled = (*project_disabled, *_starts_of_ids(disable, "--disable"))
     removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
         places=document.places if document else {},
         slurm=release,
         folder=places.folder,
-        assumed=not known,
+        assumed=not known_release,
         selected=selected,
         pedantic=pedantic,
         disabled=disabled,
@@ -68,7 +70,7 @@ def settings_of(
 
 
 def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
-    """Return sbatchgen.yaml and the places of its keys; an empty job if there is no such file."""
+    """Return sbatchgen.yaml and the `file:line` of each of its keys; an empty job if there is no file."""
     if places.project is None:
         return JobSpec(), {}
     from sbatchgen.jobs.inputs.document import read_document  # YAML's reader is slow to load
@@ -77,18 +79,21 @@ def _read_project(places: Places) -> tuple[JobSpec, Mapping[str, str]]:
     return document.value, document.places
 
 
-def _project_rules(project: JobSpec, lines: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, Severity]]:
-    """Return the starts of ids that sbatchgen.yaml turns off, and its severities by start of id.
+def _project_rules(
+    project: JobSpec, places: Mapping[str, str]
+) -> tuple[tuple[str, ...], dict[str, Severity]]:
+    """Return the starts of ids such as "SB4" that sbatchgen.yaml turns off, and its severity for each start.
 
-    Raises DocumentError: no rule has such an id.
+    Raises DocumentError: no rule has an id with such a start.
     """
-    off = {rule.upper(): lines.get("lint.disable", "") for rule in project.lint.disable}
+    disabled = {start.upper(): places.get("lint.disable", "") for start in project.lint.disable}
     severities = project.lint.severity
-    _refuse_unknown(off | {start.upper(): lines.get(f"lint.severity.{start}", "") for start in severities})
-    return tuple(off), {start.upper(): value for start, value in severities.items()}
+    with_severity = {start.upper(): places.get(f"lint.severity.{start}", "") for start in severities}
+    _refuse_unknown_ids(disabled | with_severity)
+    return tuple(disabled), {start.upper(): severity for start, severity in severities.items()}
 
 
-def _refuse_release(release: str) -> None:
+def _refuse_unknown_release(release: str) -> None:
     """Raise CommandLineError for a release of Slurm that sbatchgen does not know."""
     try:
         line_of(release)
@@ -98,7 +103,10 @@ def _refuse_release(release: str) -> None:
 
 
 def _read_profile(places: Places, named: str | None, project: JobSpec) -> Document[Profile] | None:
-    """Return the profile that the flag, SBATCHGEN_PROFILE or sbatchgen.yaml names, or None."""
+    """Return the profile that the flag, SBATCHGEN_PROFILE or sbatchgen.yaml names, or None.
+
+    `named` is the value of the flag --profile.
+    """
     name = named or places.environment.get("SBATCHGEN_PROFILE")
     if not name and project.profile and places.project:
         name = profile_named_in(places.project, project.profile)
@@ -124,28 +132,30 @@ def read_checked_profile(file: Path, text: str | None = None) -> Document[Profil
     from sbatchgen.jobs.inputs.document import read_document
 
     document = read_document(file, Profile, text)
-    _refuse_unknown(
-        {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}, whole=True
-    )
+    policies = {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}
+    _refuse_unknown_ids(policies, whole=True)
     return document
 
 
-def _rule_starts(texts: Iterable[str], flag: str) -> tuple[str, ...]:
-    """Return the starts of ids in the values of a flag, such as "SB4"; raises CommandLineError if unknown."""
-    ids = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
-    for start in ids:
+def _starts_of_ids(texts: Iterable[str], flag: str) -> tuple[str, ...]:
+    """Return the starts of ids in the values of a flag: "sb4,SB101" -> "SB4", "SB101".
+
+    Raises CommandLineError: no rule has an id with such a start.
+    """
+    starts = tuple(part.strip().upper() for text in texts for part in text.split(",") if part.strip())
+    for start in starts:
         if not is_known(start, rules()):
             raise CommandLineError.of(f"no rule '{start}'", at=flag, fix=did_you_mean(start, rules()))
-    return ids
+    return starts
 
 
-def _refuse_unknown(ids: Mapping[str, str], *, whole: bool = False) -> None:
-    """Raise DocumentError for ids that no rule has, or whose start no rule has unless `whole`.
+def _refuse_unknown_ids(ids: Mapping[str, str], *, whole: bool = False) -> None:
+    """Raise DocumentError for ids that no rule has; the start of a rule's id is enough unless `whole`.
 
     `ids` has the place of each id. The error shows the first MAX_SHOWN unknown ids.
     """
     if not ids:
-        return  # loading all rules takes 20 ms
+        return  # because loading all rules takes 20 ms
     known = {*rules(), *RETIRED}
     unknown = [rule for rule in ids if rule not in known and (whole or not is_known(rule, known))]
     if not unknown:

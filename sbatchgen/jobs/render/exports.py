@@ -1,4 +1,7 @@
-"""The variables that the script of a resolved job exports."""
+"""The variables that the script of a resolved job exports.
+
+The words of an `export` are the text after `export` in the script, such as "RUN_DIR PYTHONUNBUFFERED=1".
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -38,26 +41,34 @@ def export_lines(resolved: ResolvedJob) -> Iterator[str]:
     yield from _env_words(resolved)
 
 
-def program_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
+def program_export_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
     """Return the words of each `export` that a program needs in addition to the job's exports."""
-    of_job = {*_words_without_env(resolved), *file_variables(resolved)}
-    of_program = [*_words_without_env(program), *file_variables(program)]
-    return quoting.packed(word for word in of_program if word not in of_job)
+    job_words = {*_words_without_env(resolved), *file_variables(resolved)}
+    program_words = [*_words_without_env(program), *file_variables(program)]
+    return quoting.packed(word for word in program_words if word not in job_words)
 
 
 def file_variables(resolved: ResolvedJob) -> list[str]:
-    """Return the variables with the files that the trainer and the script exchange, as words of `export`."""
-    # The bundled trainer knows the place of `stop`.
+    """Return the words of `export` for files between trainer and script: SBATCHGEN_EXIT_FILE=$RUN_DIR/exit.
+
+    Only the user's own trainer needs the variable of `stop`: the bundled trainer knows the place of `stop`.
+    """
     files = [name for name in launch.exchanged_files(resolved) if resolved.trainer or name != "stop"]
     return [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
 
 
 def _words_without_env(resolved: ResolvedJob) -> list[str]:
-    """Return the exported variables apart from the job's key `env`, as words of `export`."""
-    values, folders = _common_values(resolved), launch.trainer_folders(resolved)
-    words = [f"{name}={quoting.word(value)}" for name, value in values.items() if name not in resolved.env]
+    """Return the exported variables that are not in the job's key `env`, as words of `export`."""
+    words = [
+        f"{name}={quoting.word(value)}"
+        for name, value in _common_values(resolved).items()
+        if name not in resolved.env
+    ]
     words += [f"{name}={word}" for name, word in _computed_words(resolved).items()]
-    words += [f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name for name in folders]
+    words += [
+        f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name
+        for name in launch.trainer_folders(resolved)
+    ]
     return [*words, *resolved.runtime.own_exports(resolved)]
 
 
@@ -73,21 +84,21 @@ def _env_words(resolved: ResolvedJob) -> Iterator[str]:
     A value that names another variable is the only one of its `export`, because bash expands all values
     before it sets the first variable.
     """
-    plain: list[str] = []
+    plain_words: list[str] = []  # of values that name no variable
     for name, value in resolved.env.items():
         if name in resolved.extended:
             continue  # `launch.command_lines` sets the variable
         if value is not None and VARIABLE.search(value):
-            yield from quoting.packed(plain)
+            yield from quoting.packed(plain_words)
             yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"
-            plain = []
+            plain_words = []
         elif value is not None:
-            plain.append(f"{name}={arguments.with_params(value, resolved, quoting.word)}")
-    yield from quoting.packed(plain)
+            plain_words.append(f"{name}={arguments.with_params(value, resolved, quoting.word)}")
+    yield from quoting.packed(plain_words)
 
 
 def _common_values(resolved: ResolvedJob) -> dict[str, str]:
-    """Return variables with known values that follow from the job, apart from its `env`."""
+    """Return the variables whose values follow from other keys of the job than `env`, and are known now."""
     exports = COMMON_ENV | (NO_USER_PACKAGES if resolved.hides_user_packages else {})
     exports |= {"HANG": resolved.hang} if resolved.hang else {}
     if resolved.programs:  # each program has its own CPUs
@@ -99,19 +110,22 @@ def _common_values(resolved: ResolvedJob) -> dict[str, str]:
 
 
 def _computed_words(resolved: ResolvedJob) -> dict[str, str]:
-    """Return variables whose values bash computes where the job runs, as words of bash."""
+    """Return the variables whose values bash computes on the node, such as "$((SLURM_CPUS_ON_NODE))"."""
     words = resolved.runtime.words(resolved)
     if _has_unknown_cpus(resolved) and "OMP_NUM_THREADS" not in resolved.env:
         processes = resolved.nproc_per_node
-        cpus = "SLURM_CPUS_ON_NODE"
+        threads = "SLURM_CPUS_ON_NODE"
         if processes > 1:
-            cpus = f"({cpus} + {processes - 1}) / {processes}"
-        words["OMP_NUM_THREADS"] = f"$(({cpus}))"
+            threads = (
+                f"({threads} + {processes - 1}) / {processes}"  # rounded up, so that no process has none
+            )
+        words["OMP_NUM_THREADS"] = f"$(({threads}))"
     return words
 
 
 def _has_unknown_cpus(resolved: ResolvedJob) -> bool:
     """Return whether the job gets all CPUs of its nodes, and their number is known only when it runs."""
     options, partition = resolved.options, resolved.partition
-    is_known = options.cpus_per_task is not None or partition.cpus_per_node
-    return resolved.slurm and bool(options.exclusive or partition.exclusive) and not is_known
+    gets_all_cpus = bool(options.exclusive or partition.exclusive)
+    number_is_known = options.cpus_per_task is not None or partition.cpus_per_node
+    return resolved.slurm and gets_all_cpus and not number_is_known

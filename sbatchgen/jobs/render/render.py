@@ -84,7 +84,10 @@ def _own_runtime_lines(
     if program.has_runtime_of(resolved):
         return ""
     values = context(job, code=code)
-    values |= {"export_lines": exports.program_lines(job, resolved), "of_job": _keeps_pythonpath(resolved)}
+    values |= {
+        "export_lines": exports.program_export_lines(job, resolved),
+        "of_job": _keeps_pythonpath(resolved),
+    }
     text = render_template(environment, "own_runtime.sh.j2", values)
     return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))  # in a function of bash, so indented
 

@@ -16,7 +16,8 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.machine.trust import make_own
 
 FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
-_MAX_BYTES = 64 << 20  # of a script; slurmctld accepts 4 MiB unless max_script_size is higher (slurm.conf(5))
+# 64 MiB, for a script; slurmctld accepts 4 MiB unless max_script_size is higher (slurm.conf(5)).
+_MAX_BYTES = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MAX_BYTES >> 20} MiB"
 
 # Former blocks of the bundled template, each with the block that has its lines now.
@@ -28,14 +29,15 @@ _OLD_BLOCKS = {
     "training": "train",
     "outcome": "start_again",
 }
-_OLD_BLOCK = re.compile(rf"{{%[-+]?\s*block\s+({'|'.join(_OLD_BLOCKS)})\b")
+_OLD_BLOCK = re.compile(rf"{{%[-+]?\s*block\s+({'|'.join(_OLD_BLOCKS)})\b")  # "{% block training"
 
-# Statements that store text of a template as a value, such as a block of `set`, a macro or an import.
+# Statements that make a value of a template's text, which the template can then change:
+# "{% set greeting %}", "{% macro hello(", "{% filter upper", "self.train()".
 _KEPT_TEXT = re.compile(
     r"{%[-+]?\s*(?:set\s+[\w.]+\s*[^=\s\w.]|(?:filter|macro|call|import|from)\b|for\b[^}]*\brecursive\b)"
     r"|\b(?:self|super)\b"
 )
-_SUPER = re.compile(r"{{[-+]?\s*super\(\)\s*[-+]?}}")  # a plain super() does not change the text
+_SUPER = re.compile(r"{{[-+]?\s*super\(\)\s*[-+]?}}")  # "{{ super() }}", which does not change the text
 
 
 class _Loader(jinja2.FileSystemLoader):
@@ -44,6 +46,7 @@ class _Loader(jinja2.FileSystemLoader):
     keeps_text = False  # whether one of the loaded templates stores its text as a value
 
     def get_source(self, environment: jinja2.Environment, template: str) -> Any:
+        """Return a template's text, its file, and a function that says whether the file is unchanged."""
         with contextlib.suppress(OSError):
             if Path(self.searchpath[0], template).stat().st_size > _MAX_BYTES:
                 raise jinja2.TemplateError(_TOO_LARGE)
@@ -67,30 +70,33 @@ class _Cache(jinja2.FileSystemBytecodeCache):
             bucket.reset()
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
+        """Write a compiled template; a full or read-only disk is no failure."""
         with contextlib.suppress(OSError):
             super().dump_bytecode(bucket)
 
 
 def keeps_text(environment: jinja2.Environment) -> bool:
     """Return whether one of the templates loaded so far stores its text as a value."""
-    return any(getattr(part, "keeps_text", False) for part in getattr(environment.loader, "loaders", ()))
+    loaders = getattr(environment.loader, "loaders", ())  # mypy does not know that it is a ChoiceLoader
+    return any(getattr(loader, "keeps_text", False) for loader in loaders)
 
 
 @functools.cache
 def environment_of(
     folders: tuple[Path, ...], cache: Path | None, extension: type[Any] | None = None
 ) -> jinja2.Environment:
-    """Return Jinja's environment for templates of bash in these folders.
+    """Return Jinja's environment for templates of bash in these folders, the bundled folder last.
 
-    `cache` is the folder for compiled templates. The environment is Jinja's sandbox, because a template may
-    come from somebody else's repository and must not run Python code.
+    `cache` is the folder for compiled templates, and `extension` the extension that marks lines for `trace`.
+    The environment is Jinja's sandbox, because a template may come from somebody else's repository and must
+    not run Python code.
     """
     loaders = [_Loader(folder) for folder in folders]
-    # The cache holds code that is run, so no other user may be able to change it.
     kind = "marked" if extension else "templates"
     compiled = cache / f"{kind}-{sys.implementation.cache_tag}" if cache else None
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
+        # compiled templates are run as code, so no other user may be able to change them
         bytecode_cache=_Cache(str(compiled)) if compiled and make_own(compiled) else None,
         auto_reload=False,  # templates do not change while a command runs
         extensions=[extension] if extension else (),
@@ -104,12 +110,13 @@ def environment_of(
         autoescape=False,  # the text is bash, not HTML; a filter quotes each value
     )
     environment.filters |= FILTERS
-    environment.intercepted_binops, environment.binop_table["*"] = frozenset("*"), _limited_product
+    environment.intercepted_binops = frozenset("*")  # Jinja then takes `*` from the table
+    environment.binop_table["*"] = _limited_product
     return environment
 
 
 def _refuse_none(value: Any) -> Any:
-    """Return a value that a template writes; raises UndefinedError for None."""
+    """Return the value that a template writes; raises UndefinedError for None."""
     if value is None:
         raise jinja2.UndefinedError("a value that is not set was written into the script")
     return value
@@ -136,7 +143,8 @@ def render_template(environment: jinja2.Environment, template: str, values: Mapp
 def _limited_product(left: Any, right: Any) -> Any:
     """Return the product of two values; raises TemplateError for a text or list larger than a script."""
     sizes = [len(part) if isinstance(part, Sequence) else part for part in (left, right)]
-    if sizes != [left, right] and sizes[0] * sizes[1] > _MAX_BYTES:
+    has_sequence = sizes != [left, right]  # "ab" * 3; a product of two numbers is not limited
+    if has_sequence and sizes[0] * sizes[1] > _MAX_BYTES:
         raise jinja2.TemplateError(_TOO_LARGE)
     return left * right
 
@@ -152,7 +160,7 @@ def _limited_text(parts: Iterator[str]) -> Iterator[str]:
 
 
 def _template_line(error: BaseException) -> str:
-    """Return the `file:line` of a template in an error's traceback; "" if the error is in no template."""
+    """Return the innermost `file:line` of a template in an error's traceback; "" if it has no template."""
     place, frame = "", error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename

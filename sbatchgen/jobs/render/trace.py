@@ -2,8 +2,9 @@
 
 The templates are rendered with marks in their text; the text without the marks is the script. The marks
 change nothing else, because Jinja gives an extension the tokens of a template after trimming blanks
-(`Extension.filter_stream`). Only a template that stores text as a value could change the marks. In this case
-the script is also rendered without marks, and both must be equal, byte for byte.
+(`Extension.filter_stream`). Only a template that stores its text as a value could change the marks, for
+example by `{% filter upper %}`. For such a template the script is also rendered without marks, and both
+scripts must be equal, byte for byte.
 """
 
 import re
@@ -25,9 +26,10 @@ from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 # A mark is between two NULs, which no value and no script can hold. It is "text LINE FILE",
-# "value LINE FILE", "block NAME" at the start of a block, or nothing at its end.
+# "value LINE FILE", "block NAME" at the start of a block, or "" at the end of a block:
+# "\0text 3 /home/ann/job.sh.j2\0echo".
 _MARK = re.compile(r"\0([^\0]*)\0")
-_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")  # "a\nb" -> "a\n", "b"
 
 
 @frozen()
@@ -36,7 +38,7 @@ class TemplateLine:
 
     file: Path  # the template
     line: int  # the line in the template, counted from 1
-    block: str = ""  # the innermost block around the line, perhaps of an including template; "" for none
+    block: str = ""  # the innermost block around the line, or around the `include` of its file; "" for none
     value: bool = False  # whether the line of the script holds a value of the job or the profile
 
 
@@ -57,20 +59,20 @@ def trace(
 ) -> TracedScript:
     """Return the script that `render` returns for these arguments, with its trace. Raises like `render`."""
     environment = environment_of(tuple(folders), cache, _Marks)
-    plain = partial(render, resolved, code=code, rerun=rerun, folders=folders, cache=cache)
+    render_unmarked = partial(render, resolved, code=code, rerun=rerun, folders=folders, cache=cache)
     try:
         marked = fill(environment, resolved, code=code)
-    except DocumentError:  # a template has failed on the marks, or is broken, and then `plain` also raises
-        return TracedScript(plain(), None)
+    except DocumentError:  # only the marks made a template fail, or `render_unmarked` raises the same error
+        return TracedScript(render_unmarked(), None)
     script = finish(_MARK.sub("", marked), rerun)
-    if keeps_text(environment) and (rendered := plain()) != script:
-        return TracedScript(rendered, None)
-    lines = list(_placed(marked))
-    # `finish` leaves only the first of several empty lines
-    blank = [text == "\n" for _, text in lines]
-    after_blank = [False, *blank[:-1]]
-    removed = [is_blank and follows for is_blank, follows in zip(blank, after_blank, strict=True)]
-    origins = [origin for (origin, _), is_removed in zip(lines, removed, strict=True) if not is_removed]
+    if keeps_text(environment) and (unmarked := render_unmarked()) != script:
+        return TracedScript(unmarked, None)
+    origins = []
+    line_before = ""
+    for origin, line in _lines_with_origins(marked):
+        if (line_before, line) != ("\n", "\n"):  # `finish` leaves only the first of several empty lines
+            origins.append(origin)
+        line_before = line
     return TracedScript(script, origins if len(origins) == script.count("\n") else None)
 
 
@@ -85,19 +87,21 @@ def lines_of(request: Request) -> tuple[str, list[TemplateLine]]:
 
     Raises DocumentError: a template changes its own text, so its lines can't be traced.
     """
-    script, lines = trace_request(request)
-    if lines is None:
+    script, origins = trace_request(request)
+    if origins is None:
         what = f"the lines of template '{request.resolved.template}' can't be traced"
         raise DocumentError.of(what, fix="don't store and change text in the template")
-    return script, lines
+    return script, origins
 
 
 class _Marks(Extension):
     """The extension that puts a mark before each line of text and each value, and at both ends of a block."""
 
     def filter_stream(self, stream: TokenStream) -> Iterator[Token]:
-        statement: list[Token] = []
-        # for each block around, whether it is required: Jinja allows no text in such a block, not even a mark
+        """Yield the tokens of a template and the marks; Jinja calls this method for each template."""
+        statement: list[Token] = []  # the tokens so far of an unfinished {% ... %}
+        # For each block around the token, outermost first: whether the block is `required`. Jinja allows no
+        # text in a required block, not even a mark.
         required: list[bool] = []
         for token in stream:
             if statement or token.type == "block_begin":
@@ -107,10 +111,11 @@ class _Marks(Extension):
                     statement = []
                 continue
             if token.type == "variable_begin":
-                yield _text(token, f"\0value {token.lineno} {stream.filename}\0")
+                yield _text_token(token, f"\0value {token.lineno} {stream.filename}\0")
             if token.type == "data" and not any(required):
                 lines = enumerate(_LINE.findall(token.value), token.lineno)
-                yield _text(token, "".join(f"\0text {at} {stream.filename}\0{line}" for at, line in lines))
+                marked = "".join(f"\0text {number} {stream.filename}\0{line}" for number, line in lines)
+                yield _text_token(token, marked)
             else:
                 yield token
 
@@ -118,46 +123,47 @@ class _Marks(Extension):
 def _marked_statement(statement: list[Token], required: list[bool]) -> Iterator[Token]:
     """Yield the tokens of a statement; if it begins or ends a block, also a mark inside the block.
 
-    `required` has an item for each block around, and is changed at the ends of a block.
+    `required` has an item for each block around. A `block` adds an item, and `endblock` removes it.
     """
     first = statement[0]
     if statement[1].test("name:endblock") and not required.pop():
-        yield _text(first, "\0\0")
+        yield _text_token(first, "\0\0")
     yield from statement
     if statement[1].test("name:block"):
         required.append(any(token.test("name:required") for token in statement[3:]))
         if not required[-1]:
-            yield _text(first, f"\0block {statement[2].value}\0")
+            yield _text_token(first, f"\0block {statement[2].value}\0")
 
 
-def _text(neighbour: Token, text: str) -> Token:
+def _text_token(neighbour: Token, text: str) -> Token:
     """Return a token of text on the line of another token."""
     return Token(neighbour.lineno, "data", text)
 
 
-def _placed(marked: str) -> Iterator[tuple[TemplateLine, str]]:
-    """Yield each line of a text with marks, without the marks, after its origin."""
+def _lines_with_origins(marked: str) -> Iterator[tuple[TemplateLine, str]]:
+    """Yield the origin and the unmarked text of each line of a text with marks."""
     blocks: list[str] = []  # around the present line, the innermost last
-    first = place = TemplateLine(Path(), 0)  # the origin of the line's first text, and of the present text
+    # a line has the origin of its first piece of text; the newest mark has the origin of the next piece
+    line_origin = mark_origin = TemplateLine(Path(), 0)
     line = ""
-    for index, piece in enumerate(_MARK.split(marked)):
+    for index, piece in enumerate(_MARK.split(marked)):  # text and marks by turns: text, mark, text, ...
         kind, _, about = piece.partition(" ")
         if index % 2 == 0:
             for part in _LINE.findall(piece):
                 if not line:
-                    first = replace(place, block=blocks[-1] if blocks else "")
-                elif place.value and not first.value:
-                    first = replace(first, value=True)
+                    line_origin = replace(mark_origin, block=blocks[-1] if blocks else "")
+                elif mark_origin.value and not line_origin.value:
+                    line_origin = replace(line_origin, value=True)
                 line += part
                 if part.endswith("\n"):
-                    yield first, line
+                    yield line_origin, line
                     line = ""
         elif kind == "block":
             blocks.append(about)
         elif kind:
             number, _, file = about.partition(" ")
-            place = TemplateLine(Path(file), int(number), value=kind == "value")
+            mark_origin = TemplateLine(Path(file), int(number), value=kind == "value")
         else:
             blocks.pop()
     if line:
-        yield first, line
+        yield line_origin, line

@@ -54,7 +54,7 @@ def decide_gpus(values: DecidedValues, profile: Profile, partition: Partition, m
     A profile may request more GPUs than the mode uses: the function lowers or removes such a request.
     """
     requests_none = not mode.uses_gpus or values.get("gpu_request") == "none"
-    for name in values.highest(_GPU_KEYS):
+    for name in values.keep_highest(_GPU_KEYS):
         is_of_profile = values.origins[name].level < Level.PROJECT
         if requests_none and is_of_profile:
             values.drop(name)
@@ -354,7 +354,7 @@ def derive_memory(values: DecidedValues, profile: Profile, partition: Partition,
     """
     if not gpus and values.origins.get("options.mem_per_gpu", BY_DEFAULT).level < Level.PROJECT:
         values.drop("options.mem_per_gpu")
-    if values.highest(_MEMORY_KEYS):
+    if values.keep_highest(_MEMORY_KEYS):
         return
     nodes = _fitting_nodes(values, partition, gpus, 0)
     smallest = min((node.mem_per_node for node in nodes if node.mem_per_node), default=None)
