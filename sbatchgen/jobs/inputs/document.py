@@ -74,7 +74,7 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
 
 
 class _Decoder:
-    """One walk over the nodes of a document and the types of a dataclass.
+    """Decodes the nodes of a document by the types of a dataclass's fields.
 
     Each method for a kind of node returns the decoded value, or None after it has added a problem. `path` is
     the key of the node, such as "options.nodes".
@@ -106,7 +106,7 @@ class _Decoder:
         `expected` describes the mapping, for the error message about a node of another kind.
         """
         if not isinstance(node, MappingNode):
-            below = f", indented below {_leaf(path)}:" if path else ""
+            below = f", indented below {_last_key(path)}:" if path else ""
             self.fail(node, f"{path or 'the file'} must be {expected}", f"write lines KEY: VALUE{below}")
             return
         lines: dict[str, int] = {}  # key -> its line
@@ -163,7 +163,7 @@ class _Decoder:
     def sequence(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
         """Return a list whose items are of a kind."""
         if not isinstance(node, SequenceNode):
-            self.fail(node, f"{path} must be a list", f"write {_leaf(path)}: [...]")
+            self.fail(node, f"{path} must be a list", f"write {_last_key(path)}: [...]")
             return ()
         return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.value))
 
@@ -183,7 +183,7 @@ class _Decoder:
             items = [item.value for item in node.value] if isinstance(node, SequenceNode) else []
             can_join = path.startswith("options.") and all(isinstance(item, str) for item in items)
             value = ",".join(items) if items and can_join else "VALUE"
-            self.fail(node, f"{path} must be a single value", f"write {_leaf(path)}: {value}")
+            self.fail(node, f"{path} must be a single value", f"write {_last_key(path)}: {value}")
         elif is_nothing(node):
             self.fail(node, f"{path} has no value", "give it one, or remove the key")
         else:
@@ -191,7 +191,7 @@ class _Decoder:
                 return parse_scalar(node.value, kind)
             except ValueError as error:
                 fix = getattr(error, "fix", "")
-                fix = f"write {_leaf(path)}: N" if str(error).endswith("whole number") else fix
+                fix = f"write {_last_key(path)}: N" if str(error).endswith("whole number") else fix
                 meant = OTHER_VALUES.get(node.value, "")
                 if get_origin(kind) is Literal:
                     meant = meant if meant in get_args(kind) else nearest(node.value, get_args(kind))
@@ -237,7 +237,7 @@ def _fix_for_unknown_key(key: str, value: Node, kind: Any) -> str:
     return did_you_mean(key, known) if not schema or nearest(key, known) else f"{schema} shows the keys"
 
 
-def _leaf(path: str) -> str:
+def _last_key(path: str) -> str:
     """Return the last key of a path: "nodes" of "options.nodes"."""
     return path.rsplit(".", maxsplit=1)[-1]
 

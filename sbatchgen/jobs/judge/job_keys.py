@@ -148,10 +148,10 @@ def _is_in_no_release(job: JudgedJob, name: str) -> bool:
 
 
 def _misreading(job: JudgedJob, name: str, value: str) -> str:
-    """Return a message about the way in which sbatch misreads an extra option; "" if it reads it as meant.
+    """Return a message about the way in which sbatch misreads an extra option; "" if sbatch reads it right.
 
-    An option that needs a value takes the next directive as its value. An option without a value refuses one.
-    So the function reads a script with the option and another directive.
+    An option that needs a value takes the next directive as its value, and an option without a value refuses
+    a value. To see either, the function reads a script with the option and another directive.
     """
     from sbatchgen.check.sbatch.reader import read_script
     from sbatchgen.check.script.known_options import plugin_specs, releases
@@ -174,10 +174,12 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     profile = resolved.profile
     paths = (resolved.run_dir, resolved.data, resolved.resume, profile.paths.code)
-    software = (*resolved.software.values(), *vars(resolved.facts or NoFacts()).values())
-    in_software = [path for value in software for path in (value if isinstance(value, tuple) else (value,))]
+    runtime_values = [*resolved.software.values(), *vars(resolved.facts or NoFacts()).values()]
+    runtime_paths = [
+        path for value in runtime_values for path in (value if isinstance(value, tuple) else (value,))
+    ]
+    all_paths = [path for path in (*paths, *runtime_paths) if isinstance(path, str)]
     for name in (name for name, value in resolved.env.items() if value is not None):
-        all_paths = (path for path in (*paths, *in_software) if isinstance(path, str))
         if path := next((path for path in all_paths if f"${{{name}}}" in path), ""):
             what = f"the job sets {name}, so its path {path} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
@@ -320,18 +322,22 @@ def _save_at_preemption(job: JudgedJob) -> Iterator[Hit]:
 
 
 def _is_trainer(program: JobProgram) -> bool:
+    """Return whether a program is a trainer, not a command."""
     return not program.job.is_command
 
 
 def _is_parallel(program: JobProgram) -> bool:
+    """Return whether a program is a trainer of several processes."""
     return _is_trainer(program) and program.job.mode.several_processes
 
 
-def _starts_ranks(program: JobProgram) -> bool:
+def _has_srun_ranks(program: JobProgram) -> bool:
+    """Return whether a program is a trainer whose processes are tasks of srun."""
     return _is_trainer(program) and program.job.launcher == "srun"
 
 
-def _resumes(program: JobProgram) -> bool:
+def _can_resume(program: JobProgram) -> bool:
+    """Return whether a program is the main program and a trainer: the others are never resumed."""
     return program.share.is_main and _is_trainer(program)
 
 
@@ -342,11 +348,11 @@ _IS_USED_BY: dict[str, Callable[[JobProgram], bool]] = {
     "args": _is_trainer,
     "data": lambda program: uses_data(program.job),
     "nproc_per_node": _is_parallel,
-    "resume": _resumes,
-    "max_restarts": _resumes,
+    "resume": _can_resume,
+    "max_restarts": _can_resume,
     "python": lambda program: _is_trainer(program) or bool(program.share.preset),
-    "starter": _starts_ranks,
-    "gpu_visibility": _starts_ranks,
+    "starter": _has_srun_ranks,
+    "gpu_visibility": _has_srun_ranks,
     "master_addr": lambda program: needs_rendezvous(program.job) and not program.share.first_node,
     **{f"network.{name}": _is_parallel for name in NETWORK_VARIABLES},
     "options.cpus_per_task": lambda program: program.spec.cpus is None and not program.spec.beside,
@@ -360,7 +366,7 @@ _RESUME_KEYS = ("checkpoint", "resume_args")
 _TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", *_RESUME_KEYS)
 
 
-def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
+def _keys_without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
     """Yield the keys of a program that have no effect, each with the reason."""
     for key in _TRAINER_KEYS:
         if getattr(program.spec, key) is not None and not _is_trainer(program):
@@ -373,14 +379,14 @@ def _without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
 
 
 def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
-    """Return where the user wrote a key of the job, in the job or an overridden layer; None if nowhere.
+    """Return where the user wrote a key of the job or of its programs; None if the user wrote no such key.
 
-    An overridden `resume: off` does not count, because programs that are not the main trainer never resume.
+    Overridden values count, apart from `resume: off`, which is true of most programs in any case.
     """
     for job in resolved.jobs:
         for value, origin in [(None, job.origin(key)), *job.overridden.get(key, ())]:
-            is_users = origin.level >= Level.PROJECT and str(origin) not in ("", BY_PROGRAMS)
-            if is_users and not (key == "resume" and value == "off"):
+            is_of_user = origin.level >= Level.PROJECT and str(origin) not in ("", BY_PROGRAMS)
+            if is_of_user and not (key == "resume" and value == "off"):
                 return origin
     return None
 
@@ -388,15 +394,16 @@ def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
 @RULES.add("SB057", "warning", "a key that no program of the job uses")
 def _unused_keys(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    for key, uses in _IS_USED_BY.items() if resolved.programs else ():
+    for key, is_used_by in _IS_USED_BY.items() if resolved.programs else ():
         origin = _user_origin(resolved, key)
-        if origin is None or (key == "python" and resolved.settings.preflight):
+        if origin is None or (key == "python" and resolved.settings.preflight):  # the preflight runs python
             continue
-        if not any(uses(program) and program.job.origin(key) == origin for program in resolved.programs):
+        programs = [program for program in resolved.programs if is_used_by(program)]
+        if not any(program.job.origin(key) == origin for program in programs):  # each has its own value
             name = key.rpartition(".")[2]
             what = f"{name} of the job: none of its programs uses it, as each names its own or is a command"
             yield Hit(Place(str(origin)), what, f"remove {name}, or set it in a program", "warning")
     for program in resolved.programs:
-        for key, why in _without_effect(program):
+        for key, why in _keys_without_effect(program):
             what = f"{key} of {program.name} does nothing: {program.name} {why}"
             yield Hit(job.at(f"programs.{program.name}"), what, f"remove {key}", "warning")

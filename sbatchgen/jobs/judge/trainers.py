@@ -59,7 +59,7 @@ def _not_a_trainer(job: TrainerJob) -> Iterator[Hit]:
             first_line = files.read_start(folder / trainer, 200).partition(b"\n")[0]
         except OSError:
             return
-        # Of "#!/usr/bin/env bash", the words are env and bash.
+        # "#!/usr/bin/env bash" -> "env", "bash"
         programs = [part.rpartition("/")[2] for part in first_line.decode("latin-1")[2:].split()[:2]]
         if first_line.startswith(b"#!") and not SHELLS.isdisjoint(programs):
             what = f"{trainer} is a script of shell: python3 can't run it"
@@ -78,9 +78,10 @@ def _copies_of_training(job: TrainerJob) -> Iterator[Hit]:
     trainer, count = job.resolved.trainer or "", _number_of_starts(job.resolved)
     if job.source and job.source.trains_alone and count > 1:
         what = f"{count} copies of the same training: {trainer} uses no torch.distributed"
-        ddp = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
-        alone = f"sbatchgen submit single --trainer {word(trainer)}"
-        yield Hit(job.at("trainer"), what, f"start one process: {alone}{OR}in the trainer: {ddp}")
+        ddp_calls = "init_process_group(), set_device(LOCAL_RANK), DistributedDataParallel(model)"
+        one_process = f"sbatchgen submit single --trainer {word(trainer)}"
+        fix = f"start one process: {one_process}{OR}in the trainer: {ddp_calls}"
+        yield Hit(job.at("trainer"), what, fix)
 
 
 @RULES.add("SB047", "warning", "a launcher inside a launcher")
@@ -141,9 +142,10 @@ def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
         starts_again = promises_restarts(resolved)
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
-        if starts_again:
-            one_start = "without --chain nothing starts it again"
-            fix += f"{ALSO}{one_start if resolved.chain > 1 else '--max-restarts 0 promises no restart'}"
+        if starts_again and resolved.chain > 1:
+            fix += f"{ALSO}without --chain nothing starts it again"
+        elif starts_again:
+            fix += f"{ALSO}--max-restarts 0 promises no restart"
         yield Hit(job.at("trainer"), work_lost(resolved, job.source), fix, None if starts_again else "info")
 
 
@@ -154,9 +156,11 @@ def _never_loads(job: TrainerJob) -> Iterator[Hit]:
         return
     when = "it begins" if job.has_earlier_job else "each restart begins"
     what = f"{checkpoint_fault(str(resolved.trainer), source)}: {when} at the first step"
-    one_start = f"{ALSO}--max-restarts 0 promises no restart" if promises_restarts(resolved) else ""
-    one_start = f"{ALSO}without --chain nothing starts it again" if resolved.chain > 1 else one_start
-    fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}{one_start}"
+    fix = f"load the checkpoint at the start of the trainer{source.lines_that_load}"
+    if resolved.chain > 1:
+        fix += f"{ALSO}without --chain nothing starts it again"
+    elif promises_restarts(resolved):
+        fix += f"{ALSO}--max-restarts 0 promises no restart"
     yield Hit(job.at("trainer"), what + MAY_OVERWRITE, fix)
 
 
@@ -292,9 +296,9 @@ def _environment_folder(job: TrainerJob) -> Path | None:
         path = ShellPath(name or "")
         return folder / path.filled(environment) if name and not path.unset(environment) else None
     prefix = Path(in_shell("python3", environment) or "/").parent.parent
-    bases = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
-    is_users = any(base and prefix.is_relative_to(base) for base in bases)
-    return prefix if is_users and _gets_this_path(job) else None
+    user_folders = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
+    is_of_user = any(folder and prefix.is_relative_to(folder) for folder in user_folders)
+    return prefix if is_of_user and _gets_this_path(job) else None
 
 
 def _job_changes_python(job: TrainerJob) -> bool:
@@ -318,9 +322,9 @@ def _system_python(job: TrainerJob) -> Path | None:
 
 
 def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether torch is certainly missing in the system's Python.
+    """Return whether the system's Python certainly finds no torch.
 
-    Its folders and ~/.local have no torch, and no .pth file that adds folders.
+    Its folders and ~/.local have neither torch nor a .pth file that adds folders.
     """
     roots = {prefix, *_SYSTEM_PREFIXES, Path(environment.get("HOME", "/"), ".local")}
     libraries = [library for root in roots for library in root.glob("lib*/python3*/*-packages")]
@@ -328,9 +332,10 @@ def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
 
 
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
-    """Return whether torch is certainly missing for an environment.
+    """Return whether the Python of an environment certainly finds no torch.
 
-    It is neither there nor in ~/.local, no .pth file adds folders, and the system's packages are not shared.
+    Neither the environment nor ~/.local has torch, no .pth file of the environment adds folders, and the
+    environment does not share the system's packages.
     """
     config = b""
     with contextlib.suppress(OSError):

@@ -96,10 +96,8 @@ def setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
     With a `set -e` of these lines, the script would end before it starts the job again.
     """
     has_set = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
-    return (
-        *quoting.mark_empty_lines(lines),
-        *(["set +eu +o pipefail # what these lines set"] if has_set else []),
-    )
+    turn_off = ["set +eu +o pipefail # what these lines set"] if has_set else []
+    return (*quoting.mark_empty_lines(lines), *turn_off)
 
 
 def exchanged_files(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -217,7 +215,7 @@ def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ..
     def is_bound(path: str) -> bool:
         return any(path == bind or path.startswith(f"{bind}/") for bind in same_paths)
 
-    folders = ["$PWD"]
+    folders = ["$PWD"]  # texts for double quotes, so [1:-1] removes the quotes around others
     if not is_bound(resolved.run_dir):
         folders.append("$RUN_DIR")
     if uses_data(resolved) and not is_bound(resolved.data):
@@ -317,13 +315,14 @@ def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequ
     unset: tuple[str, ...] = RENDEZVOUS_VARIABLES if hides_rendezvous else ()
     if hides_rank(resolved):
         unset += _SRUN_RANK_VARIABLES
-    if resolved.mode.uses_gpus and resolved.slurm:  # Slurm may set several masks (gres.conf(5), Flags)
-        unset += MASKS[resolved.gpu_vendor][1:]
+    if resolved.mode.uses_gpus and resolved.slurm:  # of the variables with a process's GPUs, the first stays,
+        unset += MASKS[resolved.gpu_vendor][1:]  # because Slurm may set several (gres.conf(5), Flags)
     changes = [f"-u {name}" for name in unset if name not in resolved.env]
     changes += resolved.runtime.environment_changes(resolved)  # srun may look up other programs on the node
     if changes:
         yield " ".join(["env", *changes])
     for name, texts in resolved.extended.items():  # the image's own value is known only inside the container
+        # sh has `text` as $0: PATH=/opt/bin:${PATH} becomes sh -c "PATH=\$0\$PATH exec ..." /opt/bin:
         for text, new_value in zip(texts, (rf"\$0\${name}", rf"\${name}\$0"), strict=True):
             if text:
                 yield rf'sh -c "{name}={new_value} exec \"\$@\"" {quoting.value(text)}'
@@ -340,15 +339,15 @@ def _launcher_lines(resolved: ResolvedJob) -> Iterator[str]:
     bundled = '"$CODE_DIR/training"'
     trainer, is_module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
-    mask = MASKS[resolved.gpu_vendor][0]  # the variable with the GPUs that a process sees
+    mask = MASKS[resolved.gpu_vendor][0]  # CUDA_VISIBLE_DEVICES or its like for GPUs of AMD
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= {python}"  # Slurm would unset an exported variable before the step
     if resolved.launcher in AGENTS:
         # `--` ends the launcher's options, because it reads a trainer's --n as a short form of one of them.
         end = "-m --" if is_module else "--"
-        words = [*(arguments.launcher_word(arg, resolved) for arg in resolved.launcher_args), end]
-        # Without further arguments, `end` is on the launcher's line.
-        end_of_line, *lines = [f" {end}"] if not resolved.launcher_args else ["", *quoting.packed(words)]
+        words = [arguments.launcher_word(arg, resolved) for arg in resolved.launcher_args]
+        end_of_line = "" if words else f" {end}"  # without further arguments, `end` is on the launcher's line
+        lines = quoting.packed([*words, end]) if words else ()
         processes = f"--nproc-per-node={arguments.nproc(resolved)}{end_of_line}"
         if resolved.launcher == "torchrun":
             yield f'{python} "$CODE_DIR/training/torchrun.py"{_node_options(resolved)} {processes}'

@@ -63,7 +63,8 @@ def render(
 def render_request(request: Request, *, session: bool = False) -> str:
     """Return the script of a request, or of a shell in its job (`session`). Raises like `render`."""
     folders, cache = request.places.folders("templates"), request.places.cache
-    folders = [*[bundled("templates") / "shell"] * session, *folders]
+    if session:
+        folders = [bundled("templates") / "shell", *folders]
     return render(request.resolved, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
 
 
@@ -133,14 +134,14 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     )
 
 
-def _array(resolved: ResolvedJob) -> str:
+def _array_option(resolved: ResolvedJob) -> str:
     """Return the value of --array; "" for a job without an array, or without Slurm."""
     return resolved.options.array or "" if resolved.slurm else ""
 
 
 def _job_id(resolved: ResolvedJob) -> str:
     """Return the job's id in bash; for a task of an array it is such as 4711_3, as users know it."""
-    return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if _array(resolved) else "$SLURM_JOB_ID"
+    return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if _array_option(resolved) else "$SLURM_JOB_ID"
 
 
 def _site_variables(resolved: ResolvedJob) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _site_variables(resolved: ResolvedJob) -> dict[str, Any]:
         **{name: launch.setup_lines(getattr(settings, name)) for name in setups},
         "has_setup": any(getattr(settings, name) for name in setups),
         "setup_per_node": launch.node_setup_command(resolved),
-        "module_lines": tuple(_modules(resolved)),
+        "module_lines": tuple(_module_commands(resolved)),
         "master_addr": settings.master_addr or "",
         "keeps_pythonpath": _keeps_pythonpath(resolved),
     }
@@ -162,7 +163,7 @@ def _site_variables(resolved: ResolvedJob) -> dict[str, Any]:
 
 def _array_variables(resolved: ResolvedJob) -> dict[str, Any]:
     """Return the template's variables for the tasks of an array, and for the points of a sweep."""
-    array, sweep = _array(resolved), resolved.sweep
+    array, sweep = _array_option(resolved), resolved.sweep
     return {
         "job_id": _job_id(resolved),
         "array": bool(array),
@@ -214,7 +215,7 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
         "one_container_fails": resolved.runtime is RUNTIMES["enroot"] and meets,
         "first_port": launch.first_port(resolved),
         "export_lines": tuple(exports.export_lines(resolved)),
-        "training_title": _title(resolved),
+        "training_title": _training_title(resolved),
         "second_part": f"{SECOND_PART} every job of {_kind_of_job(resolved)}: sbatchgen help script",
         "command_lines": launch.command_lines(resolved, exported, mounted) if not resolved.programs else (),
         "container_lines": launch.container_lines(resolved, exported, mounted),
@@ -266,7 +267,7 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
     paths = (resolved.run_dir, data, resolved.code or "", resolved.snapshot_dir or "")
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return {
-        # without a slash at its end, because with it bash would follow a link
+        # "runs/a/." -> "runs/a": with a slash at the end, bash would follow a link
         "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, folder_variable)),
         "uses_data": launch.uses_data(resolved),
         "data": absolute(resolved.data, folder_variable),
@@ -275,7 +276,7 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
         "snapshot": absolute(resolved.snapshot_dir, folder_variable)
         if resolved.snapshot_dir and resolved.slurm
         else "",
-        # variables in paths that only some sites set
+        # names of variables in these paths, apart from variables that nearly every site sets
         "needed": [
             name for name in names if name not in _SET_AT_MOST_SITES and not name.startswith("SLURM_")
         ],
@@ -294,14 +295,14 @@ def _kind_of_job(resolved: ResolvedJob) -> str:
     return f"this kind, with {quoting.listed(words)}"
 
 
-def _title(resolved: ResolvedJob) -> str:
-    """Return the title of the command in the script's comment."""
+def _training_title(resolved: ResolvedJob) -> str:
+    """Return the title of the training's command, for the comment above it in the script."""
     title = TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title
     ending = ", without variables that name it one of several" if launch.hides_rank(resolved) else ""
     return f"{title}{ending}"
 
 
-def _modules(resolved: ResolvedJob) -> Iterator[str]:
+def _module_commands(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the commands that load the profile's modules; one `module load` has all modules up to a `use`."""
     modules = resolved.settings.modules
     start = resolved.settings.module_start or ("purge" if modules else "keep")

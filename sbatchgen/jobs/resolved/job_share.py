@@ -31,7 +31,7 @@ class _Supply(NamedTuple):
 
 
 def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
-    """Keep only the GPUs in --gres; return its other resources, such as local disk, with their origin."""
+    """Keep only the GPUs in --gres; return its other resources and their origin: "gpu:2,tmp:9" -> "tmp:9"."""
     gpu_items, others, origin = "", "", BY_DEFAULT
     if text := values.get("options.gres"):
         gpu_items, others = split_gpu_items(text)
@@ -240,7 +240,7 @@ def add_other_gres(values: DecidedValues, others: str, origin: Origin) -> None:
 def set_gpu_option(values: DecidedValues, partition: Partition, gpus: int) -> None:
     """Set the option for GPUs that the key `gpu_request` names, unless the user wrote another option.
 
-    Where that option cannot hold the request, the function sets --gpus-per-node.
+    If the named option can't hold the request, the function sets --gpus-per-node.
     """
     option = values.get("gpu_request")
     keys_set = [key for key in _GPU_KEYS if key in values.values]
@@ -276,8 +276,8 @@ def derive_tasks(values: DecidedValues, partition: Partition, gpus: int, shards:
         written = values.get("nproc_per_node") or (is_by_srun and values.get("options.ntasks_per_node"))
         gpus_per_task = _gpus_per_task(values) if is_by_srun else 1
         per_gpu = partition.processes_per_gpu
-        # One process without whole GPUs uses all shards, which are on one GPU. On CPUs, two form the smallest
-        # group.
+        # Without whole GPUs, one process uses all shards, because they are on one GPU. Without shards, two
+        # processes on CPUs are the smallest group.
         processes = written or gpus * per_gpu // gpus_per_task or (1 if shards else 2)
         why = f"{per_gpu} processes per GPU" if per_gpu > 1 else "one process per GPU"
         values.derive("nproc_per_node", processes, why if gpus else "no whole GPUs")
@@ -294,24 +294,24 @@ def derive_cpus(values: DecidedValues, partition: Partition, gpus: int, shards: 
     nodes = _fitting_nodes(values, partition, gpus, shards)
     limits = [node.cpus_per_node for node in nodes] + [partition.cpus_per_node_max]
     maximum = min(filter(None, limits), default=None)
-    # `share` is the CPUs for each process, or for each GPU of a single process.
-    share = partition.cpus_per_gpu or _smallest_share(nodes, "cpus_per_node", 1)
-    share = share and max(1, share // partition.processes_per_gpu)
-    if share and shards and partition.shards_per_gpu:
-        share = max(1, share * shards // partition.shards_per_gpu)
-    if not share and not maximum and (values.get("options.exclusive") or partition.exclusive):
+    # the CPUs for each process, or for each GPU of a single process; None without facts in the profile
+    cpus_each = partition.cpus_per_gpu or _smallest_share(nodes, "cpus_per_node", 1)
+    cpus_each = cpus_each and max(1, cpus_each // partition.processes_per_gpu)
+    if cpus_each and shards and partition.shards_per_gpu:
+        cpus_each = max(1, cpus_each * shards // partition.shards_per_gpu)
+    if not cpus_each and not maximum and (values.get("options.exclusive") or partition.exclusive):
         return
     uses_gpus = mode.uses_gpus and (gpus or shards)
-    is_guess = not share and (gpus or shards)
-    if share is None or not uses_gpus:
-        share = min(DEFAULT_CPUS, maximum or DEFAULT_CPUS)
+    is_guess = not cpus_each and (gpus or shards)
+    if cpus_each is None or not uses_gpus:
+        cpus_each = min(DEFAULT_CPUS, maximum or DEFAULT_CPUS)
     tasks = values.get("options.ntasks_per_node") or 1
-    shares = values.get("nproc_per_node") if mode.several_processes else max(1, gpus)
-    cpus = share * max(1, shares // tasks)
+    processes_or_gpus = values.get("nproc_per_node") if mode.several_processes else max(1, gpus)
+    cpus = cpus_each * max(1, processes_or_gpus // tasks)
     if maximum:
         cpus = max(1, min(cpus, maximum // tasks))
     guess = f"{GUESS_START}; write cpus_per_gpu of the partition into the profile"
-    values.derive("options.cpus_per_task", cpus, guess if is_guess else f"{share} per process or GPU")
+    values.derive("options.cpus_per_task", cpus, guess if is_guess else f"{cpus_each} per process or GPU")
 
 
 def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shards: int) -> list[NodeFacts]:
@@ -327,7 +327,7 @@ def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shard
 
 
 def _smallest_share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:
-    """Return how much of a node's resource belongs to `gpus` of its GPUs, on the node where that is least.
+    """Return the amount of a node's resource that belongs to `gpus` of its GPUs, on the node with the least.
 
     `name` is the resource's attribute of NodeFacts, such as cpus_per_node. The result is None if the resource
     or the GPUs of each node are unknown.

@@ -73,9 +73,10 @@ def resolve_programs(
 def _resolved_alone(
     programs: Sequence[WrittenProgram], resolve_program: Callable[..., ResolvedJob]
 ) -> tuple[list[WrittenProgram], dict[str, ResolvedJob]]:
-    """Return the programs with their GPUs and CPUs, and, by name, each program as a job of its own.
+    """Return the programs with their GPUs and CPUs, and each program as a job of its own, by its name.
 
-    GPUs and CPUs that the user did not write follow from the program as a job without the others (`alone`).
+    `alone` is a program as a job without the other programs, from which GPUs and CPUs follow that the user
+    did not write.
     """
     programs, main = [*programs], main_program(programs)
     if main.shares_node:
@@ -102,8 +103,8 @@ def _resolved_alone(
 def _requeue_layers(main: WrittenProgram, layers: Sequence[Layer]) -> Iterator[Layer]:
     """Yield a layer with --requeue if the main program is a command and the job has `requeue_on_node_fail`.
 
-    A job whose main program is a command gets no --requeue otherwise, because a command can't resume. Slurm
-    needs --requeue to start the job again after a node has failed.
+    Slurm needs --requeue to start the job again after a node has failed. Without this layer, a job whose main
+    program is a command has no --requeue, because a command can't resume.
     """
     written: dict[str, Any] = {}
     for layer in layers:
@@ -155,9 +156,9 @@ def _with_replica_share(program: WrittenProgram, alone: ResolvedJob) -> WrittenP
 
 
 def _with_gpus_of(program: WrittenProgram, other: ResolvedJob) -> WrittenProgram:
-    """Return a program that runs on the nodes of another program, with that program's GPUs and one CPU.
+    """Return a program that runs beside another program, with the other program's GPUs and one CPU.
 
-    GPUs and CPUs that the user wrote stay.
+    GPUs and CPUs that the user wrote stay. `other` is the other program as a job of its own.
     """
     gpus = other.gpus_per_node if program.spec.gpus is None else program.spec.gpus
     return program._replace(spec=replace(program.spec, gpus=gpus, cpus=program.spec.cpus or Count(1)))
@@ -171,7 +172,7 @@ def _cpus_per_node(job: ResolvedJob) -> int:
 def _with_remaining_share(
     main: WrittenProgram, alone: ResolvedJob, programs: Sequence[WrittenProgram]
 ) -> WrittenProgram:
-    """Return the main program with the GPUs and CPUs of its node that the programs there leave it.
+    """Return the main program with the GPUs and CPUs of its node that the other programs there do not use.
 
     GPUs and CPUs that the user wrote stay. `alone` is the main program as a job of its own.
     """
@@ -235,8 +236,9 @@ def _filled(
 ) -> str:
     """Return a text with variables in place of facts, such as {port} and {server.host}.
 
-    `form` is the form of a variable in the text, with {} for its name. `own_variables` has the names of
-    variables for facts of the program itself, if they differ from those for other programs.
+    `form` is how the text names a variable, with {} for the variable's name: {server.host} becomes
+    {env:SERVER_HOST}, or ${SERVER_HOST} in a value of `env`. `own_variables` has other names of variables for
+    facts of the program itself.
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -257,7 +259,10 @@ def _filled(
 def _job_program(
     programs: Sequence[WrittenProgram], program: WrittenProgram, job: ResolvedJob, share: Share
 ) -> JobProgram:
-    """Return a program with its job and share; variables replace the facts in the signs that it is ready."""
+    """Return a program with its job and share.
+
+    The signs that the program is ready, such as an open port, have variables in place of facts.
+    """
     written = program.spec.ready
     signs: dict[str, Any] = {
         name: _filled(getattr(written, name), program, programs, own_variables=_PROBE_VARIABLES)
@@ -287,7 +292,7 @@ def _allocation_layer(shares: Sequence[Share]) -> Layer:
     All nodes of a job get the same, so each has as much as the programs use on the node with the most.
     """
     nodes = max(share.first_node + share.all_nodes for share in shares)
-    gpus, cpus = [0] * nodes, [0] * nodes
+    gpus, cpus = [0] * nodes, [0] * nodes  # on each node
     for share in shares:
         for node in range(share.first_node, share.first_node + share.all_nodes):
             gpus[node] += 0 if share.beside else share.gpus_per_node * share.replicas_per_node

@@ -156,8 +156,8 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
     consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
     may_restart = values.get("resume") != "off" and values.get("max_restarts") > 0
     # A trainer with `resume_args` continues from its newest checkpoint, even if it was not asked to save.
-    is_possible = values.get("resume_args") and not values.get("requeue_on_node_fail")
-    requeues = bool(is_possible and may_restart and not consecutive and profile.scheduler == "slurm")
+    can_continue = values.get("resume_args") and not values.get("requeue_on_node_fail")
+    requeues = bool(can_continue and may_restart and not consecutive and profile.scheduler == "slurm")
     values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
     run_dir = f"{profile.paths.runs or 'runs'}/{values.get('options.job_name')}"
     values.derive("run_dir", ShellPath(run_dir), "the job's name")
@@ -187,7 +187,7 @@ def _derive_time(values: DecidedValues, profile: Profile, partition: Partition) 
         (qos.time_max if qos else None, f"the time limit of QOS {partition.partition_qos}"),
     ]
     time, why = min(((limit, why) for limit, why in limits if limit is not None), key=lambda pair: pair[0])
-    values.derive("options.time", max(Duration(60), time), why)
+    values.derive("options.time", max(Duration(60), time), why)  # at least a minute, Slurm's unit of limits
 
 
 def _derive_options(values: DecidedValues, profile: Profile, partition: Partition, gpus: int) -> None:
@@ -270,19 +270,15 @@ def profile_layers(
     `layers` are the layers above the profile, which may choose another launcher.
     """
     cluster, places = profile.value, profile.places
-    # First the keys that a job has under another name, such as the profile's `default_partition`.
-    renamed: dict[str, Any] = {f"extra_options.{name}": text for name, text in cluster.extra_options.items()}
-    optional = {"template": cluster.template, "data": cluster.paths.data}
-    optional["options.partition"] = cluster.default_partition
-    renamed |= {key: value for key, value in optional.items() if value}
-    where = {"data": places.get("paths.data", ""), "options.partition": places.get("default_partition", "")}
-    yield Layer(Level.PROFILE, renamed, {**places, **where})
+    yield _layer_of_other_keys(profile)
     first_partition = partition_name.partition(",")[0]
     launchers = [layer.values["launcher"] for layer in layers if "launcher" in layer.values]
     launcher = launchers[-1] if launchers else partition.launcher or cluster.launcher or DEFAULT_LAUNCHER
-    uses_gpus = mode.uses_gpus and partition.gpus_per_node != 0
-    parts = [("gpu_options.", "options.")] * uses_gpus
-    parts += [(f"launchers.{launcher}.", "")] * bool(mode.launchers)
+    parts = []
+    if mode.uses_gpus and partition.gpus_per_node != 0:
+        parts.append(("gpu_options.", "options."))
+    if mode.launchers:
+        parts.append((f"launchers.{launcher}.", ""))
     yield from _with_parts(settings_layer(Level.PROFILE, cluster, places, kind=JobSettings), parts)
     partition_layer = settings_layer(
         Level.PARTITION, partition, places, f"partitions.{first_partition}.", kind=JobSettings
@@ -295,11 +291,32 @@ def profile_layers(
         yield Layer(Level.PARTITION, values, {name: mode_layer.places[key] for key, name in keys.items()})
 
 
+def _layer_of_other_keys(profile: Document[Profile]) -> Layer:
+    """Return the layer of the profile's keys that are not JobSettings, by the job's names for them.
+
+    For example, `default_partition` becomes "options.partition".
+    """
+    cluster, places = profile.value, profile.places
+    values: dict[str, Any] = {f"extra_options.{name}": text for name, text in cluster.extra_options.items()}
+    optional_values = {
+        "template": cluster.template,
+        "data": cluster.paths.data,
+        "options.partition": cluster.default_partition,
+    }
+    values |= {key: value for key, value in optional_values.items() if value}
+    places_by_new_key = {
+        "data": places.get("paths.data", ""),
+        "options.partition": places.get("default_partition", ""),
+    }
+    return Layer(Level.PROFILE, values, {**places, **places_by_new_key})
+
+
 def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
-    """Yield the plain settings, then a layer for each part that applies to this job.
+    """Yield a layer of the plain settings, and a layer for each part that applies to this job.
 
     A part is `gpu_options`, or the settings of one launcher. A pair of `parts` has the start of the part's
-    keys, and the start that replaces it: `gpu_options.mem` becomes `options.mem`.
+    keys, and the start that replaces it: with ("gpu_options.", "options."), `gpu_options.mem` becomes
+    `options.mem`.
     """
     level, values, places = settings
     plain = {
@@ -308,7 +325,7 @@ def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[L
     yield Layer(level, plain, places)
     for start, new_start in parts:
         keys = {key: f"{new_start}{key.removeprefix(start)}" for key in values if key.startswith(start)}
-        # The key "args" of a job has the trainer's arguments.
-        keys |= {key: LAUNCHER_ARGS for key, name in keys.items() if name == "args"}
-        where = {name: places[key] for key, name in keys.items() if key in places}
-        yield Layer(level, {name: values[key] for key, name in keys.items()}, where)
+        # A launcher's `args` gets a key of its own, because "args" holds the trainer's arguments.
+        keys |= {key: LAUNCHER_ARGS for key, new_key in keys.items() if new_key == "args"}
+        new_places = {new_key: places[key] for key, new_key in keys.items() if key in places}
+        yield Layer(level, {new_key: values[key] for key, new_key in keys.items()}, new_places)

@@ -130,9 +130,11 @@ class Range:
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
     """Return the sweep over every combination of values, with the last parameter changing fastest.
 
-    A parameter is written as "lr=0.1,0.01". With `most`, return so many combinations, chosen at random. A
-    parameter may then be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1". The same seed chooses the same
-    points. Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
+    A parameter is written as "lr=0.1,0.01". With `most`, the sweep has that many combinations, chosen at
+    random. A parameter may then be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1". The same seed chooses
+    the same points.
+
+    Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
     """
     parameters = dict(_parameter(text) for text in params)
     if len(parameters) != len(params):
@@ -149,23 +151,26 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
     if most is not None and most > count:
         what = f"--random {most} of {count:.0f} combinations"
         raise CommandLineError.of(what, at="--random", fix=f"write {count:.0f} or less, or give more values")
-    _check_count(count if most is None else most, "--param", "choose some of them: --random N")
+    _refuse_too_many(count if most is None else most, "--param", "choose some of them: --random N")
     chosen: Sequence[int] = () if ranges else range(int(count))
     if most is not None:
         from random import Random
 
         random = Random(seed)  # noqa: S311 - no secret
         if ranges:
-            return Sweep(tuple(parameters), _drawn([*parameters.values()], most, random))
+            return Sweep(tuple(parameters), _random_points([*parameters.values()], most, random))
         chosen = sorted(random.sample(chosen, most))
     return Sweep(tuple(lists), tuple(_combination(number, [*lists.values()]) for number in chosen))
 
 
-def _drawn(
+def _random_points(
     parameters: Sequence[Sequence[str] | Range], most: int, random: Random
 ) -> tuple[tuple[str, ...], ...]:
-    """Return `most` different points, drawn at random from the list or the range of each parameter."""
-    points: dict[tuple[str, ...], None] = {}
+    """Return `most` different points, drawn at random from the list or the range of each parameter.
+
+    Raises CommandLineError: the ranges are so narrow that too few points were found.
+    """
+    points: dict[tuple[str, ...], None] = {}  # an ordered set
     for _ in range(100 * most):  # if there are few whole numbers, the last points need many draws
         # Only random() gives the same numbers in all releases of Python.
         fractions = [random.random() for _ in parameters]
@@ -181,7 +186,10 @@ def _drawn(
 
 
 def _parameter(text: str) -> tuple[str, list[str] | Range]:
-    """Return name and values of a parameter such as "lr=0.1,0.01"; raises CommandLineError if it is wrong."""
+    """Return name and values of a parameter: "lr=0.1,0.01" -> "lr", ["0.1", "0.01"].
+
+    Raises CommandLineError: the text is not NAME=VALUE,VALUE, or has brackets or a value twice.
+    """
     name, equals, rest = text.partition("=")
     name = name.removeprefix("--")
     if not equals or not _NAME.fullmatch(name):
@@ -235,13 +243,13 @@ def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...
     `values` has the list of values of each parameter.
     """
     chosen = []
-    for of_parameter in reversed(values):
-        number, index = divmod(number, len(of_parameter))
-        chosen.append(of_parameter[index])
+    for parameter_values in reversed(values):
+        number, index = divmod(number, len(parameter_values))
+        chosen.append(parameter_values[index])
     return tuple(reversed(chosen))
 
 
-def _check_count(count: float, at: str, fix: str) -> None:
+def _refuse_too_many(count: float, at: str, fix: str) -> None:
     """Raise CommandLineError if there are more points than a script can hold."""
     if count > MOST_POINTS:
         what = f"{count:,.0f} points are more than a script can hold, {MOST_POINTS:,}"
@@ -287,7 +295,7 @@ def parse_points(text: str, file: str) -> Sweep:
         if len(row) != len(names):
             what = f"{len(row)} values for {len(names)} parameters"
             raise DocumentError.of(what, at=f"{file}:{line}", fix="give each a value")
-    _check_count(len(points), file, "make several sweeps of it")
+    _refuse_too_many(len(points), file, "make several sweeps of it")
     values = (tuple(_value(cell, f"{file}:{line}") for cell in row) for line, row in points)
     return Sweep(tuple(names), tuple(values))
 
@@ -301,7 +309,7 @@ def divide_into_arrays(points: Iterable[int], most: int) -> list[SweepArray]:
     for point in points:
         by_first_point.setdefault(point // most * most, []).append(point % most)
     arrays = [SweepArray(first_point, tuple(indices)) for first_point, indices in by_first_point.items()]
-    while long := next((array for array in arrays if len(array.text(None)) > MOST_ARRAY_CHARS), None):
-        index = arrays.index(long)
-        arrays[index : index + 1] = long.halves()
+    while too_long := next((array for array in arrays if len(array.text(None)) > MOST_ARRAY_CHARS), None):
+        index = arrays.index(too_long)
+        arrays[index : index + 1] = too_long.halves()
     return arrays
