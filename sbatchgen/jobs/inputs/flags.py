@@ -43,34 +43,42 @@ class JobOption(click.Option):
 def parameters() -> tuple[JobOption, ...]:
     """Return the options of every command that takes a JOB."""
     job_flags = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
-    about = "Any key of a job YAML, such as --set options.nodes=2."
     any_key = JobOption(
-        ["--set", "settings"], key="", group="Job", multiple=True, metavar="KEY=VALUE", help=about
+        ["--set", "settings"],
+        key="",
+        group="Job",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Any key of a job YAML, such as --set options.nodes=2.",
     )
     sbatch_flags = (_option(field, f"options.{field.name}") for field in fields(SbatchOptions))
-    about = "Any option of sbatch by its long name, such as hold or nice=100."
     any_option = JobOption(
-        ["--sbatch"], key="extra_options", group="Slurm", multiple=True, metavar="NAME[=VALUE]", help=about
+        ["--sbatch"],
+        key="extra_options",
+        group="Slurm",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Any option of sbatch by its long name, such as hold or nice=100.",
     )
     return (*job_flags, any_key, *sbatch_flags, any_option)
 
 
 def _option(field: Field[Any], key: str) -> JobOption:
     """Return the flag that the metadata of a field describes (see `described`)."""
-    about, kind = field.metadata, without_none(field.type)
+    metadata, kind = field.metadata, without_none(field.type)
     choices = "|".join(get_args(kind)) if get_origin(kind) is Literal else "VALUE"
-    metavar = about.get("metavar", choices)
-    is_flag = kind is bool or "/" in about.get("flag", "")
+    metavar = metadata.get("metavar", choices)
+    is_switch = kind is bool or "/" in metadata.get("flag", "")  # such as --requeue/--no-requeue
     return JobOption(
-        [about.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
+        [metadata.get("flag", f"--{field.name.replace('_', '-')}"), field.name],
         key=key,
-        group=about.get("group", "Slurm"),
-        common=about.get("common", False),
-        help=about["help"],
-        metavar=None if is_flag else metavar,
-        is_flag=is_flag,
+        group=metadata.get("group", "Slurm"),
+        common=metadata.get("common", False),
+        help=metadata["help"],
+        metavar=None if is_switch else metavar,
+        is_flag=is_switch,
         multiple=get_origin(kind) in (tuple, Mapping),
-        shell_complete=_completion(about.get("values"), metavar.split("|"), is_path=kind is ShellPath),
+        shell_complete=_completion(metadata.get("values"), metavar.split("|"), is_path=kind is ShellPath),
     )
 
 
@@ -103,14 +111,15 @@ def layer_of(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Layer:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[Problem] = []
-    for key, value, flag in _settings(args, job_options):
+    for key, value, flag in _settings_of_flags(args, job_options):
         if key is None:
             problems.append(Problem(f"{flag} has no '='", flag.split()[0], "write --set NAME=VALUE"))
             continue
         try:
             parsed = _parsed(key, value)
-            adds_to_list = key.endswith("+") and key in values
-            values[key], places[key] = (*values[key], *parsed) if adds_to_list else parsed, flag
+            adds_to_list = key.endswith("+") and key in values  # --set setup+=A --set setup+=B
+            values[key] = (*values[key], *parsed) if adds_to_list else parsed
+            places[key] = flag
         except ValueError as error:
             problems.append(Problem(str(error), flag, getattr(error, "fix", "")))
     if problems:
@@ -118,7 +127,9 @@ def layer_of(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Layer:
     return Layer(Level.COMMAND_LINE, values, places)
 
 
-def _settings(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Iterator[tuple[str | None, Any, str]]:
+def _settings_of_flags(
+    args: tuple[str, ...], job_options: Mapping[str, Any]
+) -> Iterator[tuple[str | None, Any, str]]:
     """Yield key, value and flag of each setting; the key is None for a --set without NAME=VALUE."""
     for option in parameters():
         value, flag = job_options.get(str(option.name)), option.opts[0]
@@ -141,6 +152,7 @@ def _settings(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Iterator
 def _key_of_sbatch(name: str, *, has_value: bool) -> str:
     """Return the key of an option of sbatch: in `options` if sbatchgen knows it, else in `extra_options`."""
     option = name.replace("-", "_")
+    # a bool takes no value, and any other option needs one
     is_known = option in _OPTION_TYPES and has_value != (_OPTION_TYPES[option] is bool)
     return f"options.{option}" if is_known else f"extra_options.{name}"
 

@@ -30,9 +30,9 @@ def bundled(kind: str) -> Path:
     An installed wheel has it inside the package, a checkout next to the package.
     """
     package = Path(__file__).parents[2]
-    in_wheel, checkout = package / kind, package.parent
-    if in_wheel.is_dir():
-        return in_wheel
+    wheel_folder, checkout = package / kind, package.parent
+    if wheel_folder.is_dir():
+        return wheel_folder
     return checkout if kind == "code" else checkout / kind  # `training` is at the top of a checkout
 
 
@@ -91,8 +91,8 @@ class Places:
         return [*folders, *installed, bundled(kind)]
 
     def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
-        """Return the folders of a kind in `roots`, which has the folder to trust for each."""
-        return [root / kind for root, trust in roots.items() if self._is_folder(root / kind, trust)]
+        """Return the usable folders of a kind in `roots`, a mapping of folders to the folders to trust."""
+        return [root / kind for root, trust in roots.items() if self._is_usable_folder(root / kind, trust)]
 
     def with_templates_of(self, profile: Path) -> Places:
         """Return places that search first in the folder `templates` next to the profile's `profiles`."""
@@ -119,11 +119,11 @@ class Places:
             for folder in (spec and spec.submodule_search_locations) or ():
                 root = Path(folder, *subpackages)
                 self._import_folders[root] = Path(folder).absolute().parent
-                if self._is_folder(root, root):
+                if self._is_usable_folder(root, root):
                     sites.setdefault(entry.name, root)
         return sites
 
-    def _is_folder(self, folder: Path, trust: Path) -> bool:
+    def _is_usable_folder(self, folder: Path, trust: Path) -> bool:
         """Return whether a folder exists and may be used; of `templates`, each file must be safe as well."""
         inside = _inside(folder) if folder.name == "templates" else ()
         return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
@@ -139,7 +139,7 @@ class Places:
         for entry in (self._of_user("XDG_CONFIG_HOME", ".config"), *shared.split(":")):
             if entry:
                 roots.setdefault(Path(entry) / "sbatchgen", Path(entry) / "sbatchgen")
-        return {root: trust for root, trust in roots.items() if self._is_folder(root, trust)}
+        return {root: trust for root, trust in roots.items() if self._is_usable_folder(root, trust)}
 
     def _of_user(self, variable: str, default: str) -> str:
         """Return a folder of the user, such as ~/.config, which a variable may move; "" without a home."""
@@ -169,7 +169,7 @@ class Places:
         """Yield the name and file of every profile; of several files with one name, the first is used."""
         for folder in self.folders("profiles", self.sites):
             for file in sorted(folder.glob("*.yaml")):
-                if self._is_profile(file):
+                if self._is_usable_profile(file):
                     yield file.stem, file
 
     def own_profiles(self) -> list[str]:
@@ -178,11 +178,14 @@ class Places:
         A profile in ./profiles is given as its file, any other as its name.
         """
         local = self.folder / "profiles"
-        folders = [*self.folders("profiles"), *([local] if self._is_folder(local, self.folder) else [])]
+        folders = [
+            *self.folders("profiles"),
+            *([local] if self._is_usable_folder(local, self.folder) else []),
+        ]
         names: dict[str, str] = {}
         for folder in (folder for folder in folders if folder.resolve() != bundled("profiles").resolve()):
             for file in sorted(folder.glob("*.yaml")):
-                if self._is_profile(file):
+                if self._is_usable_profile(file):
                     names.setdefault(file.stem, f"profiles/{file.name}" if folder == local else file.stem)
         return [*names.values()]
 
@@ -201,7 +204,7 @@ class Places:
         is_foreign = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
         return Path(self.new_profile).with_name(file.name) if is_bundled or is_foreign else file
 
-    def _is_profile(self, file: Path) -> bool:
+    def _is_usable_profile(self, file: Path) -> bool:
         """Return whether a file exists, and may be used as a profile."""
         root = file.parents[1]
         trust = self._roots.get(root, root)
@@ -214,35 +217,38 @@ class Places:
             path = self.folder / name
             if not path.exists():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
-            _refuse_others(name)
+            _refuse_other_kinds(name)
             return Path(name)
         # Installed packages are searched only if no other folder has the profile: `self.sites` adds them.
-        if file := self._profile(name) or (self._profile(name) if name and self.sites else None):
+        if file := self._file_of_profile(name) or (
+            self._file_of_profile(name) if name and self.sites else None
+        ):
             return file
-        _refuse_others(name)
+        _refuse_other_kinds(name)
         what = f"no profile '{name}' in {', '.join(map(str, self.folders('profiles')))}"
         for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
             if (self.folder / near).is_file():
                 raise DocumentError.of(what, fix=f"name its file: {near}")
-        raise DocumentError.of(what, fix=self._other_profile(name))
+        raise DocumentError.of(what, fix=self._fix_for_unknown_profile(name))
 
-    def _other_profile(self, name: str) -> str:
+    def _fix_for_unknown_profile(self, name: str) -> str:
         """Return what to type for an unknown name: a similar name, or the command that makes a profile."""
         if near := nearest(name, [known for known, _ in self.profiles()], 0.66):
             return f"did you mean '{near}'?"
         file = Path(self.new_profile)
-        new = name if _PLAIN_NAME.fullmatch(name) else file.stem
-        ask = f"sbatchgen profile discover --name {new} --write {word(str(file.with_name(f'{new}.yaml')))}"
-        return f"describe this cluster: {ask}; sbatchgen profile list shows the others"
+        new_name = name if _PLAIN_NAME.fullmatch(name) else file.stem
+        new_file = word(str(file.with_name(f"{new_name}.yaml")))
+        discover = f"sbatchgen profile discover --name {new_name} --write {new_file}"
+        return f"describe this cluster: {discover}; sbatchgen profile list shows the others"
 
-    def _profile(self, name: str) -> Path | None:
+    def _file_of_profile(self, name: str) -> Path | None:
         """Return the file of a profile in the folders that are known so far; None if no folder has it."""
         files = (folder / f"{name}.yaml" for folder in self.folders("profiles") if name)
-        return next((file for file in files if self._is_profile(file)), None)
+        return next((file for file in files if self._is_usable_profile(file)), None)
 
 
-def _refuse_others(name: str) -> None:
-    """Raise DocumentError if the named file is not a profile, but a job or a script."""
+def _refuse_other_kinds(name: str) -> None:
+    """Raise DocumentError if the named file is not a profile, but for example a job or a script."""
     from sbatchgen.base.wrong_file import wrong_kind
 
     if problem := wrong_kind(name, "profile", "profile"):

@@ -99,8 +99,9 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
         return
     from sbatchgen.check.executables.program import PROGRAMS
 
-    torchrun, is_value = PROGRAMS["torchrun"], False  # whether the argument is the value of the one before it
+    torchrun = PROGRAMS["torchrun"]
     allowed = {"nnodes"} if resolved.launcher == "ft_launcher" else set()  # --nnodes=6:8 allows spare nodes
+    is_value = False  # whether `arg` is the value of the option before it
     for arg in resolved.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
@@ -168,7 +169,7 @@ def _binding_fault(name: str, value: str) -> str:
         value, known_words = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
     else:
         known_words = CPU_BIND
-    has_list = False  # whether the word before takes a list of numbers, such as map_cpu:0,1
+    has_list = False  # whether the word before `item` takes a list of numbers, such as map_cpu:0,1
     for item in value.lower().split(","):
         if has_list and _NUMBER.fullmatch(item):
             continue

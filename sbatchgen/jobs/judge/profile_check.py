@@ -58,9 +58,11 @@ def findings(file: Path, places: Places, text: str | None = None) -> list[Findin
         for partition in (*profile.value.partitions,) or (None,):
             for launcher in _launchers(profile.value, mode, partition):
                 resolved = _resolved_job(profile, mode, partition, launcher)
-                of_job = check(resolved, log_folders_made=True)
-                all_findings += [finding for finding in of_job if finding.problem.at.startswith(f"{file}:")]
-                all_findings += _gpu_findings(of_job, profile, partition)
+                job_findings = check(resolved, log_folders_made=True)
+                all_findings += [
+                    finding for finding in job_findings if finding.problem.at.startswith(f"{file}:")
+                ]
+                all_findings += _gpu_findings(job_findings, profile, partition)
                 all_findings += _script_findings(resolved, file, places)
     all_findings = [*_softened_for_one_node(all_findings, profile)]
     return [*{finding.problem: finding for finding in all_findings}.values()]
@@ -91,9 +93,12 @@ def _setup_findings(profile: Document[Profile]) -> Iterator[Finding]:
     records: dict[str, PlaceSettings] = {"": profile.value}  # start of the keys -> settings
     for kind in ("partitions", "modes"):
         records |= {f"{kind}.{name}.": record for name, record in getattr(profile.value, kind).items()}
-    keys = [(start, record, name) for start, record in records.items() for name in (*SETUPS, "master_addr")]
-    for start, record, name in keys:
-        key, value = f"{start}{name}", getattr(record, name)
+    values = {
+        f"{start}{name}": getattr(record, name)
+        for start, record in records.items()
+        for name in (*SETUPS, "master_addr")
+    }
+    for key, value in values.items():
         # The script has the command of `master_addr` in $(...).
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in faults_of_bash(text)[:1] if text else ():
@@ -138,34 +143,38 @@ def _memory_findings(profile: Document[Profile]) -> Iterator[Finding]:
 def is_installed_size(mib: int) -> bool:
     """Return whether an amount of memory is a usual size of modules: 2^n GiB or 3 * 2^n GiB."""
     gib, rest = divmod(mib, 1024)
-    candidates = {gib, gib // 3 if gib % 3 == 0 else 0}
-    return rest == 0 and gib >= _MIN_GIB and any(n and n & (n - 1) == 0 for n in candidates)
+    possible_powers = (gib, gib // 3 if gib % 3 == 0 else 0)
+    is_usual = any(number.bit_count() == 1 for number in possible_powers)  # 2^n has a single bit
+    return rest == 0 and gib >= _MIN_GIB and is_usual
 
 
 def _gpu_findings(
-    of_job: Iterable[Finding], profile: Document[Profile], name: str | None
+    job_findings: Iterable[Finding], profile: Document[Profile], name: str | None
 ) -> Iterator[Finding]:
     """Yield a job's errors about GPUs whose number and type follow only from the profile's partition.
 
-    `of_job` are the findings of the job, and `name` is its partition.
+    `name` is the name of the partition, whose place in the profile becomes the place of the errors.
     """
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
-    for finding in of_job if any(kind.gpus_per_node for kind in partition.kinds()) else ():
+    for finding in job_findings if any(kind.gpus_per_node for kind in partition.kinds()) else ():
         is_derived = finding.problem.at == str(BY_PARTITION)
         if finding.severity == "error" and finding.rule not in GPU_LIMIT_RULES and is_derived:
             yield finding._replace(problem=finding.problem._replace(at=at))
 
 
 def _softened_for_one_node(all_findings: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
-    """Yield the findings, with an info for each error about a fixed number that fits a job on one node."""
-    counts = {at for key, at in profile.places.items() if key.endswith(_COUNT_KEYS)}
-    refused = {finding.problem.at for finding in all_findings if finding.severity == "error"} & counts
-    fitting_one_node = set[str]()
+    """Yield the findings, with an info for each error about a fixed number that fits a job on one node.
+
+    For example, `step: {ntasks: 4}` fits jobs of mode ddp on one node with four GPUs, and no other jobs.
+    """
+    count_places = {at for key, at in profile.places.items() if key.endswith(_COUNT_KEYS)}
+    refused = {finding.problem.at for finding in all_findings if finding.severity == "error"} & count_places
+    fitting_one_node: set[str] = set()  # places of numbers
     for partition in ((*profile.value.partitions,) or (None,)) if refused else ():
         one_node_job = _resolved_job(profile, "ddp", partition, "srun", nodes="1")
-        of_job = check(one_node_job, log_folders_made=True)
-        fitting_one_node |= refused - {finding.problem.at for finding in of_job}
+        job_findings = check(one_node_job, log_folders_made=True)
+        fitting_one_node |= refused - {finding.problem.at for finding in job_findings}
     for finding in all_findings:
         at = finding.problem.at
         if at in fitting_one_node:

@@ -132,7 +132,9 @@ def read_checked_profile(file: Path, text: str | None = None) -> Document[Profil
     from sbatchgen.jobs.inputs.document import read_document
 
     document = read_document(file, Profile, text)
-    policies = {rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies}
+    policies: dict[str, str] = {
+        rule: document.places.get(f"policies.{rule}", "") for rule in document.value.policies
+    }
     _refuse_unknown_ids(policies, whole=True)
     return document
 

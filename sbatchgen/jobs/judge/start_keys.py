@@ -26,9 +26,9 @@ def _nodes_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     if not resolved.mode.several_nodes and (nodes := resolved.main.nodes) > 1:
         what = f"mode '{resolved.mode.name}' runs on one node, but {nodes} were asked for"
-        cpus = "mode ddp with --gpu-request none --nproc-per-node 1"
-        ddp = "mode ddp" if resolved.mode.uses_gpus else cpus
-        yield Hit(job.at("options.nodes"), what, f"use {ddp}, or --nodes 1")
+        ddp_on_cpus = "mode ddp with --gpu-request none --nproc-per-node 1"
+        other_mode = "mode ddp" if resolved.mode.uses_gpus else ddp_on_cpus
+        yield Hit(job.at("options.nodes"), what, f"use {other_mode}, or --nodes 1")
 
 
 @RULES.add("SB012", "error", "a number of tasks that does not fit the launcher")
@@ -62,17 +62,18 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
 def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("nproc_per_node")
     processes = resolved.nproc_per_node
-    gpus = resolved.gpus_per_node * resolved.partition.processes_per_gpu  # as processes count them
+    # with processes_per_gpu: 2, each GPU counts as two, so each process has one
+    gpus = resolved.gpus_per_node * resolved.partition.processes_per_gpu
     if resolved.mode.several_processes and gpus and processes != gpus:
         what = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}"
         fix = f"set --nproc-per-node {gpus}"
         if processes > gpus:
             yield Hit(at, f"{what}: NCCL needs one for each process", fix)
-        elif resolved.is_bundled or not _gives_each_task_several(job):
+        elif resolved.is_bundled or not _gives_each_task_several_gpus(job):
             yield Hit(at, f"{what}: the other GPUs stay idle", fix, "warning")
 
 
-def _gives_each_task_several(job: JudgedJob) -> bool:
+def _gives_each_task_several_gpus(job: JudgedJob) -> bool:
     """Return whether the job's author gives each task several GPUs, for example for a pipeline."""
     is_from_author = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
     return is_from_author and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
@@ -134,8 +135,10 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
         least_level = Level.PROJECT if key in KEYS_CHOOSING_RUNTIME else Level.JOB
         if origin.level < max(runtime_by.level, least_level):
             continue  # a higher layer has chosen another runtime
-        takers = [name for name, taker in RUNTIMES.items() if any(known.name == key for known in taker.keys)]
-        names = " or ".join(filter(None, (", ".join(takers[:-1]), takers[-1])))
+        with_key = [
+            name for name, runtime in RUNTIMES.items() if any(other.name == key for other in runtime.keys)
+        ]
+        names = " or ".join(filter(None, (", ".join(with_key[:-1]), with_key[-1])))
         flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
         what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
         fix = f"add --runtime {names}, or remove {flag}"

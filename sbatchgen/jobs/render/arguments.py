@@ -15,7 +15,7 @@ from sbatchgen.jobs.runtimes.base import from_submit_folder
 
 NODE_RANK = "@node_rank@"  # a mark in the script that each task replaces with the number of its node
 LOCAL_PORT = 20000  # MASTER_PORT of a job that runs on this machine without Slurm
-# Placeholder -> the word of bash that replaces it.
+# Placeholders that are known once a checkpoint exists, each with the word of bash that replaces it.
 CHECKPOINT_PLACEHOLDERS = {"checkpoint": '"$checkpoint"', "checkpoint_dir": '"${checkpoint%/*}"'}
 _GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # *, ? or [0-9] in a pattern of file names
 
@@ -59,9 +59,16 @@ def resume(resolved: ResolvedJob) -> str:
     return quoting.path(from_submit_folder(resolved.resume, resolved))
 
 
-def _rendezvous_word(variable: str, local: Callable[[ResolvedJob], str]) -> Callable[[ResolvedJob], str]:
-    """Return a function that returns "$VARIABLE" as a word, or what `local` returns on a single machine."""
-    return lambda resolved: f'"${variable}"' if resolved.profile.scheduler != "none" else local(resolved)
+def _rendezvous_word(
+    variable: str, word_without_slurm: Callable[[ResolvedJob], str]
+) -> Callable[[ResolvedJob], str]:
+    """Return a function that returns "$VARIABLE" as a word of bash.
+
+    For a job on a single machine without Slurm, that function returns the word of `word_without_slurm`.
+    """
+    return lambda resolved: (
+        f'"${variable}"' if resolved.profile.scheduler != "none" else word_without_slurm(resolved)
+    )
 
 
 # The placeholders in arguments of a trainer, and the function that makes the word for each.
@@ -78,9 +85,10 @@ PLACEHOLDERS: dict[str, Callable[[ResolvedJob], str]] = {
     ),
 }
 _KNOWN_NAMES = (*PLACEHOLDERS, *CHECKPOINT_PLACEHOLDERS)
-# With {env:NAME[@]}, each item of bash's array NAME becomes an argument.
+# {env:NAME} is the variable NAME. With {env:NAME[@]}, each item of bash's array NAME becomes an argument.
 _NAMES = "|".join([*_KNOWN_NAMES, r"env:[A-Za-z_][A-Za-z0-9_]*(?:\[@\])?"])
-_PLACEHOLDER = rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"  # {{run_dir}} is the text {run_dir}
+# {run_dir}, or {{run_dir}} for the text {run_dir}. The group lets re.split keep the placeholders.
+_PLACEHOLDER = rf"(\{{\{{(?:{_NAMES})\}}\}}|\{{(?:{_NAMES})\}})"
 
 
 def placeholders(resolved: ResolvedJob) -> frozenset[str]:
@@ -90,17 +98,18 @@ def placeholders(resolved: ResolvedJob) -> frozenset[str]:
 
 def names(*texts: str) -> frozenset[str]:
     """Return the names of the placeholders in some texts."""
-    pieces = (piece for text in texts if "{" in text for piece in _split(text))
+    pieces = (piece for text in texts if "{" in text for piece in _pieces(text))
     return frozenset(piece[1:-1] for piece, is_text in pieces if not is_text)
 
 
 def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield each word in braces that may be a mistyped placeholder, with the placeholder that it resembles.
+    """Yield each mistyped placeholder, with the placeholder that is meant: "{run-dir}", "{run_dir}".
 
     `params` are the parameters of a sweep, which are also placeholders.
     """
     for index, piece in enumerate(re.split(_PLACEHOLDER, text)):
         is_placeholder = index % 2 == 1
+        # any other word in single braces: {run-dir}, but not {{run-dir}}
         for name in () if is_placeholder else re.findall(r"(?<!\{)\{([A-Za-z][\w:-]*)\}(?!\})", piece):
             if name in params:
                 continue
@@ -110,23 +119,31 @@ def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]
                 yield f"{{{name}}}", f"{{{meant}}}"
 
 
-def with_params(text: str, resolved: ResolvedJob, word: Callable[[str], str]) -> str:
-    """Return a text with parameters of a sweep as a word of bash; `word` quotes the parts between them."""
+def with_params(text: str, resolved: ResolvedJob, quote: Callable[[str], str]) -> str:
+    """Return a text with parameters of a sweep as a word of bash: lr-{lr} -> lr-"${param[lr]}".
+
+    `quote` returns the text between the parameters as words.
+    """
     pieces = resolved.sweep.pieces(text) if resolved.sweep else [text]  # text and parameter by turns
-    words = [
-        f'"${{param[{piece}]}}"' if index % 2 else word(piece) for index, piece in enumerate(pieces) if piece
-    ]
-    return "".join(words) or word("")
+    words = []
+    for index, piece in enumerate(pieces):
+        is_parameter = index % 2 == 1
+        if piece:
+            words.append(f'"${{param[{piece}]}}"' if is_parameter else quote(piece))
+    return "".join(words) or quote("")
 
 
 def word(text: str, resolved: ResolvedJob, *, glob: bool = False) -> str:
-    """Return an argument as a word of bash; with `glob`, bash replaces patterns in it with names of files."""
+    """Return an argument with its placeholders as a word of bash: {run_dir}/a b -> "$RUN_DIR"'/a b'.
+
+    With `glob`, bash replaces patterns such as *.pt with names of files.
+    """
     words = []
-    for piece, is_text in _split(text):
+    for piece, is_text in _pieces(text):
         if not is_text:
-            words.append(_filled(piece[1:-1], resolved))
+            words.append(_word_of_placeholder(piece[1:-1], resolved))
             continue
-        parts = _GLOB.split(piece) if glob else [piece]  # text and pattern by turns
+        parts = _GLOB.split(piece) if glob else [piece]  # text and pattern by turns; a pattern gets no quotes
         words += [part if index % 2 else quoting.word(part) for index, part in enumerate(parts) if part]
     return "".join(words) or "''"
 
@@ -137,7 +154,8 @@ def launcher_word(text: str, resolved: ResolvedJob) -> str:
     In arguments of a trainer, `word` quotes ${NAME}, because frameworks expand it themselves.
     """
     words = [
-        quoting.value(piece) if is_text else _filled(piece[1:-1], resolved) for piece, is_text in _split(text)
+        quoting.value(piece) if is_text else _word_of_placeholder(piece[1:-1], resolved)
+        for piece, is_text in _pieces(text)
     ]
     return "".join(words) or "''"
 
@@ -155,14 +173,17 @@ def resume_args(resolved: ResolvedJob) -> str:
 
 def argument_lines(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the lines of the trainer's arguments; an option and its values stay on one line."""
-    groups: list[list[str]] = []
+    groups: list[list[str]] = []  # an option, such as "--lr", with its values
     for arg in resolved.args:
         if not groups or arg.startswith("-") or "=" in arg:
             groups.append([])
         groups[-1].append(with_params(arg, resolved, lambda text: word(text, resolved)))
     words = [" ".join(group) for group in groups]
-    words += ['"${resume_args[@]}"'] if resolved.gives_resume_args else []
-    yield from quoting.packed([*words, *(['"${point_args[@]}"'] if _adds_arguments(resolved) else [])])
+    if resolved.gives_resume_args:
+        words.append('"${resume_args[@]}"')
+    if _adds_arguments(resolved):
+        words.append('"${point_args[@]}"')
+    yield from quoting.packed(words)
 
 
 def point_cases(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -193,16 +214,19 @@ def _adds_arguments(resolved: ResolvedJob) -> bool:
     return resolved.sweep is not None and len(resolved.placed) < len(resolved.sweep.names)
 
 
-def _filled(name: str, resolved: ResolvedJob) -> str:
-    """Return the word of bash that replaces a placeholder."""
+def _word_of_placeholder(name: str, resolved: ResolvedJob) -> str:
+    """Return the word of bash that replaces a placeholder: "run_dir" -> '"$RUN_DIR"'."""
     if name.startswith("env:"):
         variable = name.removeprefix("env:")
         return f'"${{{variable}}}"' if variable.endswith("[@]") else f'"${variable}"'
     return CHECKPOINT_PLACEHOLDERS[name] if name in CHECKPOINT_PLACEHOLDERS else PLACEHOLDERS[name](resolved)
 
 
-def _split(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the pieces of a text, each with whether it is plain text; other pieces are placeholders."""
+def _pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield the pieces of a text, each with whether it is plain text: "a/{run_dir}" -> "a/", "{run_dir}".
+
+    The other pieces are placeholders with their braces.
+    """
     for index, piece in enumerate(re.split(_PLACEHOLDER, text) if "{" in text else [text]):
         is_match = index % 2 == 1
         is_escaped = is_match and piece.startswith("{{")

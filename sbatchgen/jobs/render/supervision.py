@@ -23,11 +23,12 @@ class ProgramFunctions(NamedTuple):
 def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[str, Any]:
     """Return the template's variables for a job with several programs.
 
-    `folder_variable` is the name of the bash variable with the folder of submission.
+    `folder_variable` is the name of the bash variable with the folder of submission. A sign is a key of
+    `ready` that shows that a program is ready: url, port, file or log.
     """
     programs = resolved.programs
     main = next((program.name for program in programs if program.share.is_main), "")
-    names = [_bash_word(program) for program in programs if program.name != main]
+    other_names = [_bash_word(program) for program in programs if program.name != main]
     lasting = [_bash_word(program) for program in programs if not program.spec.optional]
     signs = {sign for program in programs for sign in program.ready.signs}
     ports = sum(program.share.instances for program in programs)
@@ -40,7 +41,7 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
         "ports": ports,
         "first_port_of_programs": launch.first_port(resolved, ports),
         # the main program last, because its errors may follow from another program's
-        "names": " ".join([*names, *([main] if main else [])]),
+        "names": " ".join([*other_names, *([main] if main else [])]),
         "lasting": " ".join(lasting),
         "main": main,
         "ending": main or "the last",
@@ -88,14 +89,14 @@ def _start_order(programs: Sequence[JobProgram]) -> Iterator[str]:
     """Yield the commands that start the programs, and that wait for programs which others need."""
     not_started, awaited_names = [*programs], set()
     while not_started:
-        names = {program.name for program in not_started}
-        following = next(program for program in not_started if not {*program.spec.needs} & names)
+        waiting_names = {program.name for program in not_started}
+        next_program = next(program for program in not_started if not {*program.spec.needs} & waiting_names)
         for program in programs:
-            if program.name in following.spec.needs and program.name not in awaited_names:
+            if program.name in next_program.spec.needs and program.name not in awaited_names:
                 awaited_names.add(program.name)
                 yield from _wait_lines(program)
-        yield _for_each(following, "run {}")
-        not_started.remove(following)
+        yield _for_each(next_program, "run {}")
+        not_started.remove(next_program)
     for program in programs:
         if program.ready.signs and program.name not in awaited_names:
             yield from _wait_lines(program)
@@ -110,7 +111,7 @@ def _for_each(program: JobProgram, command: str) -> str:
 
 
 def _wait_lines(program: JobProgram) -> Iterator[str]:
-    """Yield the command that waits until a program is ready, or has ended if it may end; else nothing."""
+    """Yield the command that waits until a program is ready, or a `once` program has ended; else nothing."""
     if program.ready.signs:
         first = " on first" if program.ready.hosts == "first" and program.share.nodes > 1 else ""
         yield _for_each(program, f"ready {{}} within {int(program.ready.within)} s{first}")

@@ -155,7 +155,10 @@ def _is_surprise(key: str, origin: Origin, value: str) -> bool:
 
 
 def _begins_with(value: Any, other: Any) -> bool:
-    """Return whether a value equals another value, or is a list that begins with the other list."""
+    """Return whether a value equals another value, or is a list that begins with the other list.
+
+    A list that begins with the overridden list only adds items to it, as `KEY+` does.
+    """
     extends = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
     return (extends and bool(other)) or _text(value) == _text(other)
 
@@ -169,10 +172,10 @@ def _is_missed(key: str, by: Origin, *, winner: Origin) -> bool:
 
 def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any, Origin]] = ()) -> Setting:
     """Return a value as a setting; an option of sbatch is named by its flag, such as --nodes."""
-    head, dot, rest = key.partition(".")
-    name = f"env {rest}" if head == "env" and dot else key
-    if head.endswith("options") and dot:
-        name = f"--{LONG_NAMES.get(rest, rest)}"
+    record_key, dot, inner_key = key.partition(".")
+    name = f"env {inner_key}" if record_key == "env" and dot else key
+    if record_key.endswith("options") and dot:  # "options.nodes" or "extra_options.nice"
+        name = f"--{LONG_NAMES.get(inner_key, inner_key)}"
     return Setting(
         name=name,
         value=_text(value),
@@ -185,23 +188,26 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
 def _is_profile_key(resolved: ResolvedJob, key: str) -> bool:
     """Return whether a key is in `network`, or is a fact of the job's runtime for which jobs have no key."""
     runtime = resolved.runtime
-    job_keys = {f"runtimes.{runtime.name}.{job_key.fact}" for job_key in runtime.keys}
-    return key not in job_keys and key.startswith(("network.", f"runtimes.{runtime.name}."))
+    facts_with_job_key = {f"runtimes.{runtime.name}.{job_key.fact}" for job_key in runtime.keys}
+    return key not in facts_with_job_key and key.startswith(("network.", f"runtimes.{runtime.name}."))
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
     """Return the final value of a flat key, such as "options.nodes"; None for a key that is not set."""
-    head, dot, rest = key.partition(".")
-    if head == "runtimes":
-        runtime, _, fact = rest.partition(".")
+    record_key, dot, inner_key = key.partition(".")
+    if record_key == "runtimes":
+        runtime, _, fact = inner_key.partition(".")
         return getattr(resolved.facts, fact, None) if runtime == resolved.runtime.name else None
-    in_job = resolved.software.get(head, None if head in _PLACE_KEYS else getattr(resolved, head, None))
-    value = getattr(resolved.settings, head, None) if in_job is None else in_job
+    attribute = None if record_key in _PLACE_KEYS else getattr(resolved, record_key, None)
+    value = resolved.software.get(record_key, attribute)
+    if value is None:
+        value = getattr(resolved.settings, record_key, None)
     if not dot:
         return value if value != () else None
     if not isinstance(value, dict):
-        return getattr(value, rest, None)
-    return _INHERITED if head == "env" and value.get(rest, "") is None else value.get(rest)
+        return getattr(value, inner_key, None)
+    is_inherited = record_key == "env" and value.get(inner_key, "") is None
+    return _INHERITED if is_inherited else value.get(inner_key)
 
 
 def _text(value: Any) -> str:

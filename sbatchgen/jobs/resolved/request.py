@@ -93,7 +93,7 @@ def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
     """Return the mode from the command line or the job; "single" for several programs without a mode."""
     modes = [layer.values["mode"] for layer in layers if "mode" in layer.values]
     if _has_programs(layers):
-        modes.insert(0, "single")
+        modes.insert(0, "single")  # below all layers, so that each layer overrides it
     written = modes[-1] if modes else None
     mode: str | None = flags.values.get("mode") or (job if job in MODES else written)
     if mode is None:
@@ -231,8 +231,8 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     """
     end, index = _end_of_options(request.rerun), request.rerun.index("--array")
     job_and_options = (*request.rerun[2:index], *request.rerun[index + 2 : end])  # without --array
-    by = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
-    origins = {**request.resolved.origins, "options.array": by}
+    array_origin = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
+    origins = {**request.resolved.origins, "options.array": array_origin}
     options = replace(request.resolved.options, array=OptionValue(array))
     return request._replace(
         resolved=replace(request.resolved, sweep=sweep, options=options, origins=origins),

@@ -35,6 +35,7 @@ def written_programs(layers: Sequence[Layer]) -> list[WrittenProgram]:
     for key, value in (item for layer in layers for item in layer.values.items()):
         if key.startswith(KEY_PREFIX):
             specs[ProgramName(key.removeprefix(KEY_PREFIX))] = value
+    # first the programs with `nodes`, and the main program first among them: False sorts before True
     order = sorted(specs, key=lambda name: (not specs[name].nodes, not specs[name].main))
     main = next((name for name in order if specs[name].main), ProgramName())
     next_node = 0
@@ -57,7 +58,7 @@ def written_programs(layers: Sequence[Layer]) -> list[WrittenProgram]:
 
 
 def _placed(name: ProgramName, spec: ProgramSpec, first_node: int, *, has_own_nodes: bool) -> WrittenProgram:
-    """Return a program on its own nodes, or on the node that it shares; its replicas are spread over them."""
+    """Return a program, its replicas spread over its own nodes, or on the node that it shares."""
     replicas, nodes = spec.replicas or 1, spec.nodes or 1
     replicas_per_node = max(1, replicas // nodes)
     return WrittenProgram(
