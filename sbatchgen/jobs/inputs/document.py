@@ -284,11 +284,11 @@ def as_data(value: Any) -> Any:
     """Return the values of a record as JSON data, without keys that have their default."""
     if is_dataclass(value):
         known = keys_of(value)
-        values = {name: as_data(getattr(value, key.name)) for name, key in known.items()}
+        values = {name: as_data(getattr(value, field.name)) for name, field in known.items()}
         defaults = {
-            name: as_data(key.default if key.default_factory is MISSING else key.default_factory())
-            for name, key in known.items()
-            if not is_required(key)
+            name: as_data(field.default if field.default_factory is MISSING else field.default_factory())
+            for name, field in known.items()
+            if not is_required(field)
         }
         return {name: data for name, data in values.items() if name not in defaults or data != defaults[name]}
     if isinstance(value, Mapping):

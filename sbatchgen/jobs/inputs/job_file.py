@@ -279,6 +279,7 @@ else:
     about = "One of several programs of a job."
     ProgramSpec = make_record("ProgramSpec", about, program_keys, __name__, _ProgramKeys)
     programs_field = described("Programs that run side by side, by name.", make=dict)
-    index = [key[0] for key in keys].index("options")  # `programs` comes before `options`
-    keys.insert(index, ("programs", Mapping[ProgramName, ProgramSpec], programs_field))
+    options_index = [name for name, _, _ in keys].index("options")
+    # `programs` comes before `options` in the schema and the reference
+    keys.insert(options_index, ("programs", Mapping[ProgramName, ProgramSpec], programs_field))
     JobSpec = make_record("JobSpec", "Everything a job may set.", keys, __name__, _JobKeyHints)

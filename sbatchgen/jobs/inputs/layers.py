@@ -148,9 +148,7 @@ class DecidedValues:
         self.origins: dict[str, Origin] = {}
         self.overridden: dict[str, tuple[tuple[Any, Origin], ...]] = {}
         self.why_gpus = BY_PARTITION.where  # the rule that the job's number of GPUs follows from
-        self.ranks: dict[
-            str, int
-        ] = {}  # key -> rank of the layer that set its value; later layers rank higher
+        self.ranks: dict[str, int] = {}  # key -> rank of the layer that set its value, 1 for the lowest
         self._removed_variables: set[str] = set()  # keys such as "env.OMP_NUM_THREADS"
 
     def lay(self, layer: Layer) -> None:

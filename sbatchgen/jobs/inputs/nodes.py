@@ -16,8 +16,8 @@ MAX_DEPTH = 50  # nested lists and mappings
 MAX_VALUES = 50_000  # keys and values, including the values of aliases
 MAX_SHOWN = 20  # problems that an error shows
 MAX_TEXT = 300  # characters of a message
-# A line that starts with %, such as "%TAG ! x:". Refused, because libyaml's time grows with the square of the
-# number of %TAG lines.
+# A line that starts with %, such as "%TAG ! x:". Such lines are refused, because libyaml's time grows with
+# the square of their number.
 _DIRECTIVE = r"(?:\A|[\n\r\x85\u2028\u2029])%"
 # The base classes of the composer, the parser last. With libyaml: its fast parser, but PyYAML's composer,
 # because libyaml's composer overflows the stack on deep nesting.
@@ -88,7 +88,7 @@ def compose(text: str, problems: Problems) -> yaml.Node:
 
 
 class _Composer(*_BASES):  # type: ignore[misc]
-    """PyYAML's composer, with limits for depth, for the number of values, and without tags."""
+    """PyYAML's composer, with limits for the depth and the number of values. It reports tags as problems."""
 
     def __init__(self, text: str, problems: Problems) -> None:
         _BASES[-1].__init__(self, text)  # the parser

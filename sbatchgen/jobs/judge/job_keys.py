@@ -381,7 +381,7 @@ def _keys_without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
 def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
     """Return where the user wrote a key of the job or of its programs; None if the user wrote no such key.
 
-    Overridden values count, apart from `resume: off`, which is true of most programs in any case.
+    Overridden values also count. Only `resume: off` does not, because most programs never resume anyway.
     """
     for job in resolved.jobs:
         for value, origin in [(None, job.origin(key)), *job.overridden.get(key, ())]:
@@ -399,7 +399,7 @@ def _unused_keys(job: JudgedJob) -> Iterator[Hit]:
         if origin is None or (key == "python" and resolved.settings.preflight):  # the preflight runs python
             continue
         programs = [program for program in resolved.programs if is_used_by(program)]
-        if not any(program.job.origin(key) == origin for program in programs):  # each has its own value
+        if not any(program.job.origin(key) == origin for program in programs):
             name = key.rpartition(".")[2]
             what = f"{name} of the job: none of its programs uses it, as each names its own or is a command"
             yield Hit(Place(str(origin)), what, f"remove {name}, or set it in a program", "warning")

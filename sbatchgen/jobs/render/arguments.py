@@ -103,7 +103,7 @@ def names(*texts: str) -> frozenset[str]:
 
 
 def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield each mistyped placeholder, with the placeholder that is meant: "{run-dir}", "{run_dir}".
+    """Yield each word that may be a mistyped placeholder, with the correct one: "{run-dir}", "{run_dir}".
 
     `params` are the parameters of a sweep, which are also placeholders.
     """

@@ -116,9 +116,7 @@ def _computed_words(resolved: ResolvedJob) -> dict[str, str]:
         processes = resolved.nproc_per_node
         threads = "SLURM_CPUS_ON_NODE"
         if processes > 1:
-            threads = (
-                f"({threads} + {processes - 1}) / {processes}"  # rounded up, so that no process has none
-            )
+            threads = f"({threads} + {processes - 1}) / {processes}"  # rounded up
         words["OMP_NUM_THREADS"] = f"$(({threads}))"
     return words
 

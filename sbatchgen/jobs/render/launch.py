@@ -339,7 +339,7 @@ def _launcher_lines(resolved: ResolvedJob) -> Iterator[str]:
     bundled = '"$CODE_DIR/training"'
     trainer, is_module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
-    mask = MASKS[resolved.gpu_vendor][0]  # CUDA_VISIBLE_DEVICES or its like for GPUs of AMD
+    mask = MASKS[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= {python}"  # Slurm would unset an exported variable before the step
     if resolved.launcher in AGENTS:

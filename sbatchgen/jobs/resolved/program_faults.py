@@ -124,8 +124,9 @@ def _circle(needs: Mapping[str, Sequence[str]]) -> list[str]:
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
-        circle: list[str] = error.args[1][:0:-1]  # turned round, so that each program needs the next one
-        first = circle.index(next(name for name in needs if name in circle))
+        # reversed, so that each program needs the next one; without the first name, which is also the last
+        circle: list[str] = error.args[1][:0:-1]
+        first = circle.index(next(name for name in needs if name in circle))  # starts as the job lists them
         return [*circle[first:], *circle[: first + 1]]
     return []
 

@@ -45,7 +45,7 @@ def written_programs(layers: Sequence[Layer]) -> list[WrittenProgram]:
             first_nodes[name], next_node = next_node, next_node + nodes
     shared_node = first_nodes.get(main, next_node)
     programs = [
-        _placed(name, spec, first_nodes.get(name, shared_node), has_own_nodes=name in first_nodes)
+        _on_nodes(name, spec, first_nodes.get(name, shared_node), has_own_nodes=name in first_nodes)
         for name, spec in specs.items()
     ]
     # Programs with neither `nodes` nor `beside` run on the main program's first node.
@@ -54,10 +54,12 @@ def written_programs(layers: Sequence[Layer]) -> list[WrittenProgram]:
         program._replace(shares_node=program.shares_node or (program.name == main and main_shares_node))
         for program in programs
     ]
-    return [_placed_beside(program, programs) if program.spec.beside else program for program in programs]
+    return [_on_nodes_of_other(program, programs) if program.spec.beside else program for program in programs]
 
 
-def _placed(name: ProgramName, spec: ProgramSpec, first_node: int, *, has_own_nodes: bool) -> WrittenProgram:
+def _on_nodes(
+    name: ProgramName, spec: ProgramSpec, first_node: int, *, has_own_nodes: bool
+) -> WrittenProgram:
     """Return a program, its replicas spread over its own nodes, or on the node that it shares."""
     replicas, nodes = spec.replicas or 1, spec.nodes or 1
     replicas_per_node = max(1, replicas // nodes)
@@ -71,7 +73,7 @@ def _placed(name: ProgramName, spec: ProgramSpec, first_node: int, *, has_own_no
     )
 
 
-def _placed_beside(program: WrittenProgram, programs: Sequence[WrittenProgram]) -> WrittenProgram:
+def _on_nodes_of_other(program: WrittenProgram, programs: Sequence[WrittenProgram]) -> WrittenProgram:
     """Return a program that runs beside another program, with all nodes of that program."""
     other = next((other for other in programs if other.name == program.spec.beside), None)
     if other is None:  # `program_faults` refuses the name of an unknown program
