@@ -37,7 +37,7 @@ def take_other_gres(values: DecidedValues) -> tuple[str, Origin]:
         gpu_items, others = split_gpu_items(text)
         origin = values.origins["options.gres"]
     if others and not gpu_items:  # a gres without GPUs does not override the GPUs of a lower layer
-        for lower, lower_origin in reversed(values.overridden.get("options.gres", ())):
+        for lower, lower_origin in values.overridden.get("options.gres", ()):  # the highest first
             if gpu_items := split_gpu_items(lower)[0]:
                 values.origins["options.gres"] = lower_origin
                 break
