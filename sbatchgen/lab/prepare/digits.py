@@ -1,6 +1,6 @@
-"""Digits in handwriting, in the file format of MNIST, for tests and machines without a network.
+"""Handwritten digits, drawn into files of MNIST's format for tests and machines without a network.
 
-The same counts and seed give the same bytes.
+The same counts and seed give the same bytes, so random numbers must be drawn in the same order.
 """
 
 import itertools
@@ -11,29 +11,30 @@ from pathlib import Path
 
 from sbatchgen.base import files
 
-SIDE = 28  # pixels
+SIDE = 28  # the width and height of an image in pixels
 PIXELS = SIDE * SIDE
+# The names of the image file and the label file, by part of the data set.
 FILES = {
     "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
     "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
 }
 
-Point = tuple[float, float]
-Stroke = list[Point]
+Point = tuple[float, float]  # x, y
+Stroke = list[Point]  # the points that one movement of the pen joins
 
 
-def _arc(x: float, y: float, rx: float, ry: float, *turn: float) -> Stroke:
+def _arc(x: float, y: float, rx: float, ry: float, *ends: float) -> Stroke:
     """Return an arc of an ellipse around (x, y) with the radii rx and ry.
 
-    `turn` has two angles in degrees, between which the arc is. 0 is to the right, and 90 is down.
+    `ends` are the angles of its first and its last point, in degrees. 0 is to the right, and 90 is down.
     """
-    start, stop = turn
+    start, stop = ends
     angles = [math.radians(start + (stop - start) * i / 16) for i in range(17)]
     return [(x + rx * math.cos(a), y + ry * math.sin(a)) for a in angles]
 
 
-# The strokes of one or more ways to write each digit, in a box of -1..1 with x to the right and y downwards.
-SHAPES: dict[int, list[list[Stroke]]] = {
+# The ways to write each digit, each with its strokes. x and y are from -1 to 1; y grows downwards.
+WAYS_TO_WRITE: dict[int, list[list[Stroke]]] = {
     0: [[_arc(0, 0, 0.6, 0.95, 0, 360)], [_arc(0, 0, 0.75, 0.85, -60, 300)]],
     1: [[[(0.05, -0.95), (0, 0.95)]], [[(-0.35, -0.55), (0.1, -0.95), (0.1, 0.95)]]],
     2: [
@@ -82,42 +83,46 @@ def _dots(strokes: list[Stroke], gap: float) -> list[Point]:
 
 
 def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> None:
-    """Draw each dot with a soft round pen of `radius` pixels; a pixel keeps its darkest ink."""
+    """Draw each dot with a soft round pen of `radius` pixels; skip dots that reach over the edge.
+
+    `ink` is the value of a pixel below the middle of the pen, up to 255. A pixel keeps its darkest ink.
+    """
     for x, y in dots:
         left, top = int(x - radius), int(y - radius)
         if left < 0 or top < 0 or x + radius >= SIDE - 1 or y + radius >= SIDE - 1:
             continue
         for row in range(top, int(y + radius) + 2):
-            dy2 = (row - y) * (row - y)
-            at = row * SIDE + left
+            dy_squared = (row - y) * (row - y)
+            pixel = row * SIDE + left
             for column in range(left, int(x + radius) + 2):
                 dx = column - x
-                cover = radius + 0.5 - math.sqrt(dx * dx + dy2)
-                if cover > 0:
-                    value = int(ink * cover) if cover < 1 else int(ink)
-                    if value > canvas[at]:  # noqa: PLR1730 - max() takes twice as long
-                        canvas[at] = value
-                at += 1
+                covered = radius + 0.5 - math.sqrt(dx * dx + dy_squared)
+                if covered > 0:  # the part of the pixel that the pen covers; all of it from 1 on
+                    value = int(ink * covered) if covered < 1 else int(ink)
+                    if value > canvas[pixel]:  # noqa: PLR1730 - max() takes twice as long
+                        canvas[pixel] = value
+                pixel += 1
 
 
-def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytearray:
-    """Return a digit as 28x28 uint8, row by row, where 0 is paper.
+def _image(rng: random.Random, ways: list[list[Point]], noise: bytes) -> bytearray:
+    """Return an image of a digit: 28x28 uint8, row by row, where 0 is paper.
 
-    The digit is turned, slanted, bent and shifted at random, and has noise.
+    `ways` are the dots of each way to write the digit. The digit is turned, slanted, bent and shifted at
+    random. The image also has noise, and often a short line that does not belong to the digit.
     """
     uniform = rng.uniform
-    begin = int(rng.random() * (len(noise) - PIXELS))
-    canvas = bytearray(noise[begin : begin + PIXELS])
+    noise_start = int(rng.random() * (len(noise) - PIXELS))
+    canvas = bytearray(noise[noise_start : noise_start + PIXELS])
     turn, slant = uniform(-0.3, 0.3), uniform(-0.3, 0.3)
-    wide, high = uniform(4.5, 8.0), uniform(6.5, 9.5)
+    width, height = uniform(4.5, 8.0), uniform(6.5, 9.5)
     bend, wave, phase = uniform(0.0, 0.14), uniform(1.5, 4.0), uniform(0.0, 6.28)
     cos, sin = math.cos(turn), math.sin(turn)
-    x0, y0 = 13.5 + uniform(-2.5, 2.5), 13.5 + uniform(-2.0, 2.0)
+    middle_x, middle_y = 13.5 + uniform(-2.5, 2.5), 13.5 + uniform(-2.0, 2.0)
     dots = []
-    for x, y in shapes[int(rng.random() * len(shapes))]:
-        u = (x + slant * y + bend * math.sin(wave * y + phase)) * wide
-        v = (y + bend * math.sin(wave * x - phase)) * high
-        dots.append((x0 + cos * u - sin * v, y0 + sin * u + cos * v))
+    for x, y in ways[int(rng.random() * len(ways))]:
+        u = (x + slant * y + bend * math.sin(wave * y + phase)) * width
+        v = (y + bend * math.sin(wave * x - phase)) * height
+        dots.append((middle_x + cos * u - sin * v, middle_y + sin * u + cos * v))
     _draw(canvas, dots, uniform(0.5, 1.4), uniform(140, 255))
     if rng.random() < 0.35:
         x, y, angle, length = uniform(3, 24), uniform(3, 24), uniform(0.0, 6.28), uniform(3, 8)
@@ -129,17 +134,19 @@ def _image(rng: random.Random, shapes: list[list[Point]], noise: bytes) -> bytea
 def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
     """Return the bytes of two IDX files: images (count, 28, 28) uint8, and labels (count,) uint8 in 0..9."""
     rng = random.Random(seed)  # noqa: S311 - pictures, not secrets
+    # Each image gets a piece of this noise, because new noise for each image would take long.
     noise = bytes(min(255, int(abs(rng.gauss(0, 28)))) for _ in range(1 << 16))
-    dots = {digit: [_dots(strokes, 0.11) for strokes in ways] for digit, ways in SHAPES.items()}
+    dots = {digit: [_dots(strokes, 0.11) for strokes in ways] for digit, ways in WAYS_TO_WRITE.items()}
     labels = bytes(int(rng.random() * 10) for _ in range(count))
-    images = bytearray(struct.pack(">4i", 0x803, count, SIDE, SIDE))
+    # An IDX file begins with the type of its values (08: uint8), the number of dimensions, and their sizes.
+    images = bytearray(struct.pack(">4i", 0x0803, count, SIDE, SIDE))
     for label in labels:
         images += _image(rng, dots[label], noise)
-    return bytes(images), struct.pack(">2i", 0x801, count) + labels
+    return bytes(images), struct.pack(">2i", 0x0801, count) + labels
 
 
 def write(folder: Path, *, train: int, test: int, seed: int) -> str:
-    """Write the files of MNIST that `folder` lacks; return a line about these files.
+    """Draw the files of MNIST, and write those that `folder` lacks; return a line about all of them.
 
     `train` and `test` are the numbers of images. Raises FileExistsError if a file exists and holds other
     data.
@@ -148,14 +155,14 @@ def write(folder: Path, *, train: int, test: int, seed: int) -> str:
     for part, count in (("train", train), ("test", test)):
         for name, data in zip(FILES[part], make(count, seed=f"{part}-{seed}"), strict=True):
             contents[folder / name] = data
-    missing = {
+    unwritten = {
         path: data for path, data in contents.items() if not path.is_file() or path.read_bytes() != data
     }
-    for path in missing:
+    for path in unwritten:
         if path.exists():
             raise FileExistsError(f"{path} exists and holds something else")
     folder.mkdir(parents=True, exist_ok=True)
-    for path, data in missing.items():
+    for path, data in unwritten.items():
         files.put(path, data)
-    outcome = "written to" if missing else "are already in"
+    outcome = "written to" if unwritten else "are already in"
     return f"{train} training and {test} test images {outcome} {folder}"

@@ -1,4 +1,4 @@
-"""The preparation of container images by Apptainer or Enroot, before a job holds GPUs."""
+"""Prepares container images with Apptainer or Enroot, before a job holds GPUs."""
 
 import contextlib
 import os
@@ -15,16 +15,17 @@ from sbatchgen.base.machine.temporary import lock_of, temporary_folder
 from sbatchgen.base.quoting import word, words
 from sbatchgen.jobs.runtimes.base import ImageTool
 
-ENOUGH = 1 << 30  # if a folder has fewer free bytes, it most likely was too full for the image
+ENOUGH_BYTES = 1 << 30  # a folder with fewer free bytes was most likely too full for the image
 
 
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
-    """Run the program of `tool` that makes an image; the image gets the name `target` when it is complete.
+    """Make an image from `source` with the program of `tool`; only a complete image gets the name `target`.
 
-    Raises CommandLineError if there is no such source, and DocumentError if the program is missing or fails,
-    or if the target exists and `force` is not set.
+    `note` prints a line for the user. Raises CommandLineError if there is no such source. Raises
+    DocumentError if the program is missing or fails, or if the target exists and `force` is not set.
     """
-    uri, (program, *verb) = tool.uri(source), tool.words
+    uri = tool.uri(source)
+    program, *verb = tool.words
     if not search_path.find(program, os.environ) and tool.older and search_path.find(tool.older, os.environ):
         program = tool.older
     rerun = ("sbatchgen", "image", tool.verb, source, "--to", str(target), *["--force"] * force)
@@ -33,20 +34,21 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
-    with _signal_handler(lambda number, _: sys.exit(128 + number)), _new_file_near(target) as new:
+    # A signal ends this process by an exception, so that the temporary folder is removed.
+    with _signal_handler(lambda number, _: sys.exit(128 + number)), _new_file_beside(target) as new:
         _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent), rerun=rerun)
         if not new.exists():
             raise DocumentError.of(f"{program} ended well, but made no image", at=str(target))
-        with new.open("rb") as made:
-            os.fsync(made.fileno())
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
         if os.path.lexists(target) and not force:
             raise DocumentError.of(f"another process has made {target} meanwhile: it was not replaced")
         new.replace(target)
 
 
 @contextlib.contextmanager
-def _new_file_near(target: Path) -> Iterator[Path]:
-    """Yield a path for a new file on the file system of `target`; remove the file at the end."""
+def _new_file_beside(target: Path) -> Iterator[Path]:
+    """Yield a path for a new file in a temporary folder beside `target`; remove the folder at the end."""
     cleanup = contextlib.ExitStack()
     try:
         folder = cleanup.enter_context(temporary_folder(".sbatchgen-", within=target.parent))
@@ -68,19 +70,21 @@ def _run(
 ) -> None:
     """Run a command that makes an image, and pass signals on to it; raise DocumentError if it fails.
 
-    `lock` is the descriptor that keeps the temporary folder, and `rerun` the command for a fix.
+    The command keeps the descriptor `lock` open, so its temporary folder counts as used until it has ended.
+    `rerun` is the command of sbatchgen that a fix names.
     """
     program = command[0]
     note(f"$ {words(tuple(command))}")
     process: child.Child | None = None
     signals: list[int] = []
 
-    def pass_on(number: int, _: FrameType | None) -> None:
+    def pass_on_signal(number: int, _: FrameType | None) -> None:
         signals.append(number)
-        if process:  # Ctrl-C also reaches the program; other signals only reach this process
+        # The terminal sends Ctrl-C to the program as well, but other signals reach only this process.
+        if process:  # else the program is only being started
             process.kill() if len(signals) > 1 else process.terminate()
 
-    with _signal_handler(pass_on):
+    with _signal_handler(pass_on_signal):
         process = child.begin(command, os.environ, stdout=2, keep_open=[lock])
         if signals:  # a signal came while the program started
             process.terminate()
@@ -98,23 +102,23 @@ def _run(
 def _full_folder_fix(tool: ImageTool, target: Path) -> str:
     """Return a fix that names a full folder into which the program writes; "" if no folder is full."""
     scratch, cache = tool.scratch
-    for folder, name in (
+    for folder, setting in (
         (str(target.parent), "--to"),
         (os.environ.get(scratch) or os.environ.get("TMPDIR") or "/tmp", scratch),  # noqa: S108 - the default of these programs
         (os.environ.get(cache) or os.environ.get("HOME", "/"), cache),
     ):
         with contextlib.suppress(OSError):
-            if (free := shutil.disk_usage(folder).free) < ENOUGH:
+            if (free := shutil.disk_usage(folder).free) < ENOUGH_BYTES:
                 room = f"{free >> 20} MiB are left in {word(folder)}"
-                return f"most likely there is no room: {room}; {name} names another folder"
+                return f"most likely there is no room: {room}; {setting} names another folder"
     return ""
 
 
 @contextlib.contextmanager
 def _signal_handler(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Call `function` for the signals that would end this process, until the end of the block.
+    """Until the end of the block, call `function` for each signal that would end this process.
 
-    Ignored signals stay ignored.
+    A signal that this process ignores, for example SIGHUP under nohup, stays ignored.
     """
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     replaced = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
