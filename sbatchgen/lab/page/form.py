@@ -16,9 +16,9 @@ MAIN = (
     *("partition", "nodes", "gpus_per_node", "gres", "time", "launcher", "runtime"),
     *("image", "conda_env", "venv", "uv_project", "edf", "trainer", "account", "qos", "job_name"),
 )
-# Options that only submit takes, or whose values a page can't know.
+# Options that the form has no field for: only submit takes them, or the page can't know their values.
 _HIDDEN_OPTIONS = ("profile", "snapshot_dir")
-# The first value of the field `trainer`, if the centre's copy of the bundled trainer is not known.
+# The value with which the field `trainer` starts, if the centre has no known copy of the bundled trainer.
 OWN_TRAINER = "train.py"
 
 
@@ -27,9 +27,9 @@ def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_co
 
     `strings` are the texts of the page. `has_code`: the centre has a copy of the bundled trainer.
     """
-    rank = {name: place for place, name in enumerate(MAIN)}
+    place = {name: number for number, name in enumerate(MAIN)}
     options = [option for option in parameters() if option.name not in _HIDDEN_OPTIONS]
-    options.sort(key=lambda option: rank.get(str(option.name), len(MAIN)))
+    options.sort(key=lambda option: place.get(str(option.name), len(MAIN)))  # others stay last
     return {
         "version": __version__,
         "strings": dict(strings),
@@ -46,7 +46,7 @@ def _field(option: JobOption) -> dict[str, Any]:
     choices = ["yes"] if option.is_flag else []
     if option.secondary_opts:
         choices = ["yes", "no"]
-    words = str(option.metavar or "").split("|")
+    words = str(option.metavar or "").split("|")  # a metavar may list the values: "block|cyclic"
     if not option.is_flag and len(words) > 1 and all(word.islower() for word in words):
         choices = words
     owners = [name for name, runtime in RUNTIMES.items() if option.name in {key.name for key in runtime.keys}]
@@ -67,8 +67,12 @@ def _field(option: JobOption) -> dict[str, Any]:
 
 def _mode(mode: Mode) -> dict[str, Any]:
     """Return a mode with a description, and the fields that the form hides in it."""
-    hidden = {"nodes": not mode.several_nodes, "launcher": not mode.launchers}
-    hidden |= dict.fromkeys(("gpus_per_node", "gres"), mode.gpus == 0) | {"gres": mode.gpus != 1}
+    hidden = {
+        "nodes": not mode.several_nodes,
+        "launcher": not mode.launchers,
+        "gpus_per_node": mode.gpus == 0,
+        "gres": mode.gpus != 1,  # for shards, which are parts of one GPU
+    }
     nodes = "one or several nodes" if mode.several_nodes else "one node"
     processes = counted(mode.processes, "process") if mode.processes else "a process for each GPU"
     gpus = counted(mode.gpus, "GPU") if mode.gpus else "no GPU"
@@ -93,7 +97,7 @@ def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
         "partitions": [
             {
                 "name": partition_name,
-                "about": ", ".join(_about(partition)),
+                "about": ", ".join(_facts_in_words(partition)),
                 "first": partition_name == profile.default_partition,
                 "shards": partition.shards_per_gpu is not None,
             }
@@ -102,10 +106,10 @@ def _profile(name: str, profile: Profile, *, has_code: bool) -> dict[str, Any]:
     }
 
 
-def _about(partition: Partition) -> Iterator[str]:
-    """Yield parts of a description of a partition: its GPUs, CPUs, memory and limits."""
-    kinds = partition.gpu_types or {Text(partition.gpu_type or ""): partition.gpus_per_node or 0}
-    gpus = [f"{count} {kind} GPUs".replace("  ", " ") for kind, count in kinds.items() if count]
+def _facts_in_words(partition: Partition) -> Iterator[str]:
+    """Yield in words what a partition has and allows: GPUs, shards, CPUs, memory and limits."""
+    counts = partition.gpu_types or {Text(partition.gpu_type or ""): partition.gpus_per_node or 0}
+    gpus = [f"{count} {kind} GPUs".replace("  ", " ") for kind, count in counts.items() if count]
     if gpus or partition.gpus_per_node == 0:
         memory = f" of {partition.gpu_memory}" if partition.gpu_memory and gpus else ""
         yield (" or ".join(gpus) or "no GPUs") + memory

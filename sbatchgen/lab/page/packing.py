@@ -1,4 +1,4 @@
-"""The packing of Python for a browser by Node.js, with messages of its progress and a time limit."""
+"""Packs Python for a browser with Node.js, within a time limit, and shows the progress."""
 
 import os
 import select
@@ -11,16 +11,16 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.machine import child
 from sbatchgen.lab.page.site import FILES
 
-SMALLER_S = 120.0  # seconds from the start in which a complete page is made smaller
+SMALLER_S = 120.0  # seconds from the start; after them, a complete page is not made smaller any more
 GIVE_UP_S = 600.0  # seconds from the start in which a page must be complete; it takes 20 s of a CPU
-SILENT_S = 20.0  # seconds without a message of Node.js after which a note tells that the work continues
+SILENT_S = 20.0  # seconds without a line of Node.js; after them, a note tells that the work continues
 _FAILURE = "Node.js could not make the page"
 
-Note = Callable[[str], object]
+Note = Callable[[str], object]  # prints a line for the user
 
 
 def pack(packing_list: Path, note: Note) -> None:
-    """Write the files of a packing list (see pack.mjs). `note` gets messages of the progress.
+    """Write the files of a packing list, whose keys pack.mjs explains. `note` prints the progress.
 
     On a busy machine some files stay larger than they could be. The next call makes them smaller.
     Raises DocumentError if Node.js fails or is too slow.
@@ -28,8 +28,8 @@ def pack(packing_list: Path, note: Note) -> None:
     errors = packing_list.with_name("errors")
     try:
         with errors.open("wb") as stderr:
-            words = ["node", str(FILES / "pack.mjs"), str(packing_list)]
-            node = child.begin(words, os.environ, stdout=child.PIPE, stderr=stderr.fileno())
+            command = ["node", str(FILES / "pack.mjs"), str(packing_list)]
+            node = child.begin(command, os.environ, stdout=child.PIPE, stderr=stderr.fileno())
     except OSError as error:
         raise DocumentError.of(f"{_FAILURE}: {error}", fix="install Node.js 18 or newer") from error
     with node:
@@ -56,15 +56,15 @@ def pack(packing_list: Path, note: Note) -> None:
 
 
 def _follow(output: IO[bytes], note: Note) -> tuple[bool, bool, str]:
-    """Note each line in the output of Node.js, until the output ends or Node.js is too slow.
+    """Print each line of Node.js as a note, until its output ends or it is too slow.
 
-    Returns whether Node.js was too slow, whether all files exist, and the last line.
+    Returns whether Node.js was too slow, whether it had written all files, and its last line of progress.
     """
     started = time.monotonic()
     is_complete, last = False, "starts"
     for line in _lines(output):
         seconds = time.monotonic() - started
-        if line == "complete":
+        if line == "complete":  # all files exist, and now some are made smaller
             is_complete = True
         elif line:
             last = line
@@ -78,7 +78,7 @@ def _follow(output: IO[bytes], note: Note) -> tuple[bool, bool, str]:
 
 def _lines(output: IO[bytes]) -> Iterator[str]:
     """Yield each line when it comes, and an empty line after SILENT_S seconds without a line."""
-    rest = b""
+    rest = b""  # the beginning of a line that is not complete
     while True:
         if not select.select([output], [], [], SILENT_S)[0]:
             yield ""

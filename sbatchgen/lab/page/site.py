@@ -1,4 +1,4 @@
-"""The settings of a centre's page, from a small YAML file, and the packages of npm for the page.
+"""Reads the settings of a centre's page from a small YAML file, and loads the page's packages with npm.
 
 The packages are Pyodide, tree-sitter, its grammar of bash, and mvdan/sh.
 """
@@ -15,7 +15,7 @@ from sbatchgen.base.machine import child, search_path
 from sbatchgen.base.units import Text
 from sbatchgen.jobs.inputs.document import read_document
 
-FILES = Path(__file__).parent / "files"
+FILES = Path(__file__).parent / "files"  # the sources of the page
 NAMES = ("pyodide", "web-tree-sitter", "tree-sitter-bash", "sh-syntax")
 _NPM_TIMEOUT_S = 300  # seconds for loading the packages
 
@@ -70,10 +70,10 @@ def read_site(file: Path | None) -> Site:
 
 
 def packages_folder(named: Path | None, cache: Path | None, note: Callable[[str], object]) -> Path:
-    """Return the folder of the packages: `named`, or a folder below `cache` that npm fills.
+    """Return the folder of npm's packages: `named`, or a folder below `cache` that npm fills once.
 
     npm compares each package with the digest in package-lock.json, and runs no script of a package. `note`
-    gets a message before npm loads packages. Raises CommandLineError if `named` lacks a package, and
+    prints a line before npm loads packages. Raises CommandLineError if `named` lacks a package, and
     DocumentError if npm is not installed or fails.
     """
     if named:
@@ -102,13 +102,13 @@ def _install(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copyfile(FILES / name, folder / name)
-    words = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+    command = ["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
     what = "npm could not load the packages of the page"
     try:
-        done = child.run(words, os.environ, timeout=_NPM_TIMEOUT_S, folder=folder)
+        done = child.run(command, os.environ, timeout=_NPM_TIMEOUT_S, folder=folder)
     except (OSError, child.LateError) as error:
         raise DocumentError.of(f"{what}: {error}") from error
     if done.returncode:
-        last = "; ".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:])
+        last_lines = "; ".join(done.stderr.decode("utf-8", "replace").strip().splitlines()[-3:])
         fix = "see what npm says, or load them elsewhere and name the folder: --packages node_modules"
-        raise DocumentError.of(f"{what}: {last}", fix=fix)
+        raise DocumentError.of(f"{what}: {last_lines}", fix=fix)

@@ -1,4 +1,4 @@
-"""The folder of a page, with static files that any web server can serve."""
+"""Writes the folder of a page: static files that any web server can serve."""
 
 import hashlib
 import json
@@ -20,13 +20,13 @@ from sbatchgen.lab.page.form import model
 from sbatchgen.lab.page.packing import Note, pack
 from sbatchgen.lab.page.site import FILES, Site, strings_of
 
-MARK = ".sbatchgen-page"  # a file in each folder that this module may replace
+MARK = ".sbatchgen-page"  # the file that marks a folder as a page, which this module may replace
 PLACE = "/sbatchgen"  # the folder of the package in the browser, if the centre does not name its own
 _LIBRARIES = "/lib/python3.14/site-packages"
 _STATIC_FILES = ("page.js", "page.css", "worker.js", "python.js")
-# Folders for commands that the page does not have.
+# Folders of the package that serve only commands which the page does not have.
 _UNUSED_FOLDERS = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
-_WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that only a wheel has in the package
+_WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that the package has only in a wheel
 
 # The path in the browser, the path on this machine, and whether docstrings are kept.
 PackedFile = tuple[str, str, bool]
@@ -39,14 +39,14 @@ class PageInputs:
     profiles: Sequence[Path]  # the files of its profiles
     site: Site  # the settings of the centre
     site_file: Path | None  # the file of these settings; None without a file
-    packages: Path  # the folder of npm's packages
+    packages: Path  # the folder of npm's packages: see `site.packages_folder`
     cache: Path | None  # a folder for compressed files, which only this user can write
-    quality: int = 11  # the quality of Brotli, up to 11
-    note: Note = field(default=lambda _: None)  # gets messages of the progress
+    quality: int = 11  # the quality of Brotli's compression, up to 11: the smallest files, and the slowest
+    note: Note = field(default=lambda _: None)  # prints a line about the progress
 
 
 def write(page: PageInputs, to: Path) -> None:
-    """Write the folder of a page, in place of a page that this function wrote earlier.
+    """Write the folder `to` of a page; replace a page that this function wrote there earlier.
 
     Raises DocumentError if the folder holds other files, if a profile is wrong, or if Node.js fails.
     """
@@ -61,7 +61,8 @@ def write(page: PageInputs, to: Path) -> None:
         (new / MARK).write_text(f"{__version__}\n")
         new.chmod(0o755)
         if to.exists():
-            # Here no other user can exchange the folder, so the second judgement is final.
+            # Another user may have exchanged the page since the first check. Below `folder` no other user can
+            # exchange the page, so the second check is final.
             old = folder / "old"
             to.rename(old)
             if _is_foreign(old):
@@ -71,9 +72,9 @@ def write(page: PageInputs, to: Path) -> None:
 
 
 def _is_foreign(folder: Path) -> bool:
-    """Return whether a folder exists, is not empty, and holds no page."""
-    is_mine = (folder / MARK).is_file()
-    return folder.exists() and not is_mine and (not folder.is_dir() or any(folder.iterdir()))
+    """Return whether a path exists and is neither a page nor an empty folder."""
+    is_page = (folder / MARK).is_file()
+    return folder.exists() and not is_page and (not folder.is_dir() or any(folder.iterdir()))
 
 
 def _refusal(to: Path) -> SbatchgenError:
@@ -102,39 +103,44 @@ def _write_texts(page: PageInputs, new: Path) -> None:
     (new / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
     files = sorted(str(file.relative_to(new)) for file in new.rglob("*") if file.is_file())
     digest = hashlib.sha256(b"".join((new / name).read_bytes() for name in files)).hexdigest()[:16]
-    text = environment.from_string((FILES / "sw.js").read_text())
-    (new / "sw.js").write_text(text.render(version=f"sbatchgen-{digest}", files=files))
+    # The digest gives each change of a file a new version, so that browsers load the files again.
+    service_worker = environment.from_string((FILES / "sw.js").read_text())
+    (new / "sw.js").write_text(service_worker.render(version=f"sbatchgen-{digest}", files=files))
 
 
 def _pack_python(page: PageInputs, new: Path) -> None:
     """Write Python and its files into the folder `new`, in the form that a browser loads."""
     with temporary_folder("sbatchgen-page-") as folder:
-        place = folder / "place"
         root = str(page.site.code or PLACE)
-        place.write_text(root)
+        root_file = folder / "place"
+        root_file.write_text(root)
         packing_list: dict[str, Any] = {
             "packages": str(page.packages.absolute()),
             "cache": str(page.cache.absolute() if page.cache else folder / "compressed"),
             "to": str(new.absolute()),
             "quality": page.quality,
-            "files": [("/place", str(place), False), *_files(page.profiles, root)],
+            "files": [("/place", str(root_file), False), *_files(page.profiles, root)],
         }
         file = folder / "packing.json"
         file.write_text(json.dumps(packing_list))
         pack(file, page.note)
-    for part in new.rglob("*.new"):  # files that were not finished
-        part.unlink()
+    for unfinished in new.rglob("*.new"):  # left by Node.js, which `pack` ends if it is too slow
+        unfinished.unlink()
 
 
 def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
-    """Yield the files that Python needs: the package, its data, its libraries, and the page's profiles."""
+    """Yield the files that Python needs: the package, its data, its libraries, and the page's profiles.
+
+    `root` is the folder of the package in the browser. Only the modules of `cli` keep their docstrings, which
+    are the help texts.
+    """
     package = Path(__file__).parents[2]
     for file in sorted(package.rglob("*")):
         parts = file.relative_to(package).parts
         if file.suffix in (".py", ".md", ".txt", ".yaml") and not _UNUSED_FOLDERS & {*parts}:
-            inside = "/".join(parts)
+            below_package = "/".join(parts)
             if parts[0] not in _WHEEL_FOLDERS:
-                yield f"{root}/sbatchgen/{inside}", str(file), parts[0] == "cli"
+                yield f"{root}/sbatchgen/{below_package}", str(file), parts[0] == "cli"
     yield from _files_below(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:
         is_bundled = file.resolve().parent == bundled("profiles").resolve()

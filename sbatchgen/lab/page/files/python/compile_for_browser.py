@@ -1,4 +1,7 @@
-"""The compiler of Python modules for a browser, which pack.mjs runs in the Python that loads the modules."""
+"""Compiles Python modules for a browser.
+
+pack.mjs runs this file in Pyodide, the Python that loads the modules in the browser.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import marshal
 import types
 import zipfile
 
-LIBRARY = "/lib/python314.zip"
+LIBRARY = "/lib/python314.zip"  # Pyodide's standard library
 # Parts of the standard library that no command of the page can reach.
 _UNUSED_MODULES = """
 _pyrepl _ssl antigravity bdb bz2 cProfile cmd colorsys configparser ctypes curses doctest ensurepip
@@ -19,25 +22,25 @@ webbrowser wsgiref xml xmlrpc zipapp zoneinfo
 """
 UNUSED_MODULES = frozenset(_UNUSED_MODULES.split())
 _CODECS = "__init__ aliases ascii cp437 idna latin_1 raw_unicode_escape unicode_escape utf_8 utf_8_sig"
-CODECS = frozenset(_CODECS.split())
+CODECS = frozenset(_CODECS.split())  # the only modules of `encodings` that the page needs
 
 
 def compiled(text: str, path: str, keep: bool) -> bytes:  # noqa: FBT001 - JavaScript names no arguments
     """Return the compiled file of a module; without `keep`, it has neither docstrings nor line numbers."""
     code = compile(text, path, "exec", dont_inherit=True, optimize=0 if keep else 2)
-    head = importlib.util.MAGIC_NUMBER + bytes(12)
-    return head + marshal.dumps(code if keep else _bare(code))
+    header = importlib.util.MAGIC_NUMBER + bytes(12)  # flags, time and size of the source are 0
+    return header + marshal.dumps(code if keep else _without_lines(code))
 
 
-def _bare(code: types.CodeType) -> types.CodeType:
+def _without_lines(code: types.CodeType) -> types.CodeType:
     """Return code without its line numbers, which only a traceback shows.
 
     The table of lines keeps its form. In it, 0xFF stands for eight units without a line
     (InternalDocs/code_objects.md of CPython).
     """
     constants = code.co_consts
-    inner = tuple(_bare(part) if isinstance(part, types.CodeType) else part for part in constants)
-    eights, rest = divmod(len(code.co_code) // 2, 8)
+    inner = tuple(_without_lines(part) if isinstance(part, types.CodeType) else part for part in constants)
+    eights, rest = divmod(len(code.co_code) // 2, 8)  # a unit of code is two bytes
     table = b"\xff" * eights + bytes([0xF8 | rest - 1] if rest else [])
     return code.replace(co_consts=inner, co_linetable=table)
 

@@ -1,4 +1,4 @@
-"""The start of sbatchgen in a browser, where JavaScript reads bash in place of tree-sitter and `bash -n`."""
+"""Starts sbatchgen in a browser, where JavaScript reads bash in place of tree-sitter and `bash -n`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import tree_sitter
 
 SITE = "/site"  # the folder of the centre's profiles and templates
 FOLDER = "/job"  # the working folder of commands
-PLACE = Path("/place")  # a file with the folder of the package, which scripts name
-_HEREDOC = re.compile(r"unclosed here-document '?(.*?)'?$")
+PLACE = Path("/place")  # the file that holds the path of the package's folder, which scripts name
+_OPEN_HEREDOC = re.compile(r"unclosed here-document '?(.*?)'?$")  # a message of mvdan/sh
 
 
 def start() -> Callable[..., Any]:
-    """Return the function with which JavaScript runs a command line.
+    """Return a function with which JavaScript runs a command of sbatchgen.
 
-    Its arguments are the words and the files by name. It returns the exit status, stdout and stderr.
+    The function takes the words of the command, and the texts of its files by name. It returns the exit
+    status, stdout and stderr.
     """
     sys.path.append(PLACE.read_text())
     from sbatchgen.cli.answer import answer
@@ -41,16 +42,17 @@ def start() -> Callable[..., Any]:
 
 
 def read_with(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[str], Any]) -> None:
-    """Use JavaScript's readers of bash.
+    """Let the modules of sbatchgen read bash with these functions of JavaScript.
 
     Args:
-        rows: Returns the syntax tree of a text, see `tree_sitter`.
-        kinds: The kinds of the tree's nodes.
-        faults: Returns the line and the message of the first part that bash can't parse; else None.
+        rows: Returns the syntax tree of a text, as `tree_sitter.rows` describes it.
+        kinds: The kinds of the tree's nodes, for `tree_sitter.kinds`.
+        faults: Returns the line and the message of the first fault in the syntax of a text; None without one.
     """
     from sbatchgen.check.rules import syntax
 
     def faults_of_bash(text: str) -> list[tuple[int, str]]:
+        # Surrogates, which stand for bytes that are not UTF-8, become question marks.
         fault = faults(text.encode("utf-8", "replace").decode())
         return [] if fault is None else [_in_words_of_bash(*fault)]
 
@@ -59,7 +61,7 @@ def read_with(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[s
 
 
 def _in_words_of_bash(line: int, message: str) -> tuple[int, str]:
-    """Return a fault with its line, in the words of bash if a rule looks for these words."""
-    if match := _HEREDOC.search(message):
+    """Return the line and the message of a fault; the message of bash, if a rule searches for its words."""
+    if match := _OPEN_HEREDOC.search(message):
         return line, f"here-document at line {line} delimited by end-of-file (wanted `{match[1]}')"
     return line, message
