@@ -111,7 +111,7 @@ def _common_values(resolved: ResolvedJob) -> dict[str, str]:
 
 def _computed_words(resolved: ResolvedJob) -> dict[str, str]:
     """Return the variables whose values bash computes on the node, such as "$((SLURM_CPUS_ON_NODE))"."""
-    words = resolved.runtime.words(resolved)
+    words = resolved.runtime.computed_words(resolved)
     if _has_unknown_cpus(resolved) and "OMP_NUM_THREADS" not in resolved.env:
         processes = resolved.nproc_per_node
         threads = "SLURM_CPUS_ON_NODE"

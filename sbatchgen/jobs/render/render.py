@@ -208,8 +208,8 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
         "preflight": launch.preflight_command(resolved, exported, mounted, _job_id(resolved)),
         "excludes": launch.excludes_bad_nodes(resolved),
         "node_lines": tuple(exports.node_setup_lines(resolved)),
-        "software_lines": tuple(resolved.runtime.settings(resolved, folder_variable)),
-        "starts_runtime": tuple(resolved.runtime.starts_by(resolved, mounted)),
+        "software_lines": tuple(resolved.runtime.assignments(resolved, folder_variable)),
+        "starts_runtime": tuple(resolved.runtime.setup_commands(resolved, mounted)),
         "ends_steps": launch.watches_step_ends(resolved),
         "meets": meets,
         "one_container_fails": resolved.runtime is RUNTIMES["enroot"] and meets,
@@ -232,8 +232,8 @@ def _runtime_variables(
     for job in jobs:
         variables = job.runtime.variables(job, folder_variable, exported)
         values |= {name: values.get(name) or value for name, value in variables.items()}
-    # A line of `starts_by` sets a variable, or calls a function whose lines are in a template of its name.
-    lines = (line for job in jobs for line in job.runtime.starts_by(job, ()))
+    # A line of `setup_commands` sets a variable, or calls a function, which is in a template of its name.
+    lines = (line for job in jobs for line in job.runtime.setup_commands(job, ()))
     functions = {line.split()[0] for line in lines if "=" not in line}
     return values | {
         "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(functions)],

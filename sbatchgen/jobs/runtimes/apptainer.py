@@ -16,13 +16,13 @@ from sbatchgen.base.units import Argument, ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
 _URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address: "docker://"
-_ARCHIVE = re.compile(r"(?:docker|oci)-archive:")
+_ARCHIVE = re.compile(r"(?:docker|oci)-archive:")  # the start of "docker-archive:PATH"
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
-_WRAPPER_ENDING = "_wrapper"  # of the names of wrappers
+_WRAPPER_ENDING = "_wrapper"  # the end of each wrapper's name
 _SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")  # the variables for temporary files and for the cache
 # Flags that keep the host's variables out of the container, such as -e and -C
 _CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
-# The flag for the GPUs of each vendor. Those of Intel need none, because they are in /dev/dri, which each
+# The flag for the GPUs of each vendor. Intel's GPUs need no flag, because they are in /dev/dri, which each
 # container has.
 GPU_FLAGS = {"nvidia": "--nv", "amd": "--rocm", "intel": ""}
 
@@ -57,7 +57,10 @@ def _uri_or_path(source: str) -> str:
 
 
 def _uri_for_pull(source: str) -> str:
-    """Return the URI of an image for `apptainer pull`; raise CommandLineError for another path."""
+    """Return the URI of an image for `apptainer pull`.
+
+    Raises CommandLineError for a path, unless it is an archive of Docker, which has a URI.
+    """
     uri = _uri_or_path(source)
     if uri.startswith("/"):
         to = quoting.word(f"{Path(source).name.partition('.')[0] or 'image'}.sif")
@@ -107,11 +110,11 @@ class ApptainerRuntime(base.ContainerRuntime):
             "image_of_module": wrapper and not job.software.get("image"),
         }
 
-    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+    def setup_commands(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function, after a line that takes a module's image if the job names none."""
         if not job.software.get("image"):
             yield "IMAGE=$SING_IMAGE # of a module"
-        yield from super().starts_by(job, mounted)
+        yield from super().setup_commands(job, mounted)
 
     def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
         """Return the prefixes of the variables that the program reads: APPTAINER, or also SINGULARITY."""
@@ -177,7 +180,7 @@ class ApptainerRuntime(base.ContainerRuntime):
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
         """Return program, image, binds and flags of an old script's command."""
-        flags = {option.name for option in tool.uses} & {"nv", "rocm"}
+        gpu_flags = {option.name for option in tool.uses} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
         keys: dict[str, Any] = {"command": command} if command != self.name else {}
         if verb != "exec":
@@ -190,8 +193,8 @@ class ApptainerRuntime(base.ContainerRuntime):
             draft.lose("the script does not say which image is started")
         if binds := list(_adopted_binds(draft, tool, keys)):
             keys["binds"] = binds
-        if draft.job["mode"] != "cpu" and flags != {"nv"} and not is_wrapper:
-            keys["gpu_flag"] = f"--{min(flags)}" if flags else ""
+        if draft.job["mode"] != "cpu" and gpu_flags != {"nv"} and not is_wrapper:  # --nv is the default
+            keys["gpu_flag"] = f"--{min(gpu_flags)}" if gpu_flags else ""
         return keys
 
 

@@ -94,7 +94,7 @@ else:  # protocols take time to make, and only type checkers need them
 
 
 class Key(NamedTuple):
-    """A key of a job."""
+    """A job key that belongs to a runtime."""
 
     name: str
     kind: Any  # its type
@@ -103,9 +103,9 @@ class Key(NamedTuple):
 
 
 class ImageTool(NamedTuple):
-    """A command that prepares an image."""
+    """A command of a container program that prepares an image, for `sbatchgen image VERB`."""
 
-    verb: str  # VERB of `sbatchgen image VERB`
+    verb: str  # the VERB
     words: tuple[str, ...]  # the words of the command before the new file and the source
     scratch: tuple[str, str]  # the variables for its temporary folder and for its cache
     uri: Callable[[str], str]  # makes the command's argument from a source; raises CommandLineError
@@ -121,7 +121,7 @@ class Requirement(NamedTuple):
 
 
 class KeyFault(NamedTuple):
-    """A fault of a key of a job."""
+    """A fault in the value of a job key."""
 
     key: str
     what: str  # what is wrong
@@ -140,12 +140,11 @@ class Runtime:
     title: str  # the help of its key in profiles
     Facts: type = NoFacts  # the record of its keys in profiles, below `runtimes.NAME`
     keys: tuple[Key, ...] = ()  # its keys in jobs
-    # the job key without which it can't start; the key chooses the runtime if the job names none
+    # The job key without which it can't start. If a job names no runtime, this key chooses one.
     requires: Requirement | None = None
-    function = (
-        ""  # the bash function that sets it up, from the file of this name in templates/mechanics; or ""
-    )
-    # commands that start a program in it, by their names in the table of programs: "uv run"
+    # The bash function that sets it up, from the file of this name in templates/mechanics; or ""
+    function = ""
+    # The commands that start a program in it, by their names in the table of programs: "uv run"
     starts: tuple[str, ...] = ()
     srun_option = ""  # the option of srun that starts it, or ""
     is_container = False  # whether the training runs in a container
@@ -181,12 +180,15 @@ class Runtime:
         """
         return {}
 
-    def settings(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
-        """Yield the assignments that its bash function reads; `folder_variable` as in `variables`."""
+    def assignments(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
+        """Yield lines of bash that set the variables which its function reads.
+
+        `folder_variable` is the name of the bash variable with the folder of submission.
+        """
         yield from ()
 
-    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the commands of bash that set up the runtime; a container mounts the `mounted` folders."""
+    def setup_commands(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+        """Yield the lines of bash that set up the runtime; a container mounts the `mounted` folders."""
         if self.function:
             yield self.function
 
@@ -194,8 +196,8 @@ class Runtime:
         """Return the variables that the runtime adds to the training, with their values."""
         return {}
 
-    def words(self, job: RuntimeJob) -> dict[str, str]:
-        """Return variables of the training whose values only the job knows, each with a word of bash."""
+    def computed_words(self, job: RuntimeJob) -> dict[str, str]:
+        """Return variables of the training whose values bash computes in the job, as words of bash."""
         return {}
 
     def directives(self, job: RuntimeJob) -> Mapping[str, str]:
@@ -203,7 +205,7 @@ class Runtime:
         return {}
 
     def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
-        """Return the variables for the runtime's own program, as words of `export`: "NAME=value"."""
+        """Return variables that only the runtime's program reads, as words of `export`: "NAME=value"."""
         return ()
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
@@ -277,7 +279,7 @@ class ContainerRuntime(Runtime):
     mounts_own = True
     only_names_images = False  # whether its images are always names, never files
 
-    def settings(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
+    def assignments(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the image."""
         if image := job.software.get("image"):
             word = (
@@ -285,7 +287,7 @@ class ContainerRuntime(Runtime):
             )
             yield f"IMAGE={word}"
 
-    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+    def setup_commands(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function with the folders whose paths only the running job knows."""
         yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in FOLDERS)])
 

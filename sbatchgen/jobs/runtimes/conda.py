@@ -41,7 +41,7 @@ class CondaRuntime(base.Runtime):
         """Return the variable `conda_root`: whether the profile names the installation."""
         return {"conda_root": bool(job.facts.root)}
 
-    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+    def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignments of the installation and the environment."""
         if job.facts.root:
             yield f"conda_root={path(job.facts.root)}"
@@ -83,9 +83,10 @@ class CondaRuntime(base.Runtime):
 
 
 def _root(path: str, end: str) -> dict[str, str] | None:
-    """Return the key `root` for a file of an installation, whose path is the root and then `end`.
+    """Return the key `root` with the installation of a file such as ${HOME}/conda/bin/conda.
 
-    Return {} for `conda` without a path, which is on PATH, and None for any other file.
+    `end` is the part of the path after the root. Return {} for `conda` without a path, because the job finds
+    it on PATH, and None for any other file.
     """
     if path == "conda":
         return {}

@@ -13,8 +13,8 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
-_MAX_BYTES = 1 << 20  # bytes of an EDF that are read
-_MAX_DEPTH = 8  # the length of a chain of base environments
+_MAX_BYTES = 1 << 20  # the largest EDF that is read
+_MAX_DEPTH = 8  # the longest chain of base environments that is read
 _KEY_HELP = "Environment of the CSCS container engine, a file or a name."
 
 
@@ -39,13 +39,13 @@ class EdfRuntime(base.Runtime):
     needs_slurm = "is started by the container engine, a plugin of Slurm"
     removes_slowly = True
 
-    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+    def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the environment, a file or a name."""
         edf = str(job.software.get("edf") or "")
         yield f"EDF={quoting.path(base.absolute(edf, folder_variable)) if '/' in edf else quoting.word(edf)}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the option of srun. Mounts and working folder are those of the EDF."""
+        """Yield the option of srun. The EDF itself names the mounts and the working folder."""
         yield '--environment="$EDF"'
         yield from base.env_in_container(job, exported)
 

@@ -1,4 +1,7 @@
-"""Runtime enroot: an image for Enroot, started by pyxis, a plugin of Slurm. Source: the READMEs of both."""
+"""Runtime enroot: an image for Enroot, started by pyxis, a plugin of Slurm.
+
+Source: the READMEs of Enroot and pyxis.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +13,7 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-NVIDIA = "NVIDIA_VISIBLE_DEVICES"  # the variable with the GPUs that Enroot's hook gives to a container
+VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"  # the variable with the GPUs that Enroot's hook gives to a container
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the variable with the parts of the driver that the hook mounts
 # Variables with folders of caches, which people export in their shells and a container may not have.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
@@ -32,7 +35,8 @@ class Enroot:
     )
 
 
-# In the list of `enroot list -f`, the first line of a container has its name before the process id.
+# Runs a command in the job's container on this node, or without a container on the node itself. In the output
+# of `enroot list -f`, the first line of a container has the container's name before the process id.
 _ENTER = """
 for pid in $(enroot list -f 2>/dev/null | awk '{ print $2 ~ /^[0-9]+$/ ? $2 : $1 }'); do
     grep -qsxz "SLURM_JOB_ID=$SLURM_JOB_ID" "/proc/$pid/environ" && exec enroot exec "$pid" "$@"
@@ -45,7 +49,7 @@ exec "$@"
 def _uri_of(source: str) -> str:
     """Return the URI of an image, with # after the registry, which older releases of Enroot need.
 
-    Raises CommandLineError: the source is a file, or not a URI.
+    Raises CommandLineError if the source is a file, or is not a URI.
     """
     scheme, _, rest = source.rpartition("://")
     if not scheme and (source.startswith(("/", "./", "../", "~")) or source.endswith((".tar", ".tar.gz"))):
@@ -105,7 +109,7 @@ class EnrootRuntime(base.ContainerRuntime):
         caches = tuple(name for name in CACHES if not base.inherits_variable(job, name))
         return {"pyxis": True, "gives_cuda": gives_cuda, "caches": caches}
 
-    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+    def setup_commands(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function with all mounts."""
         yield " \\\n        ".join(quoting.packed([self.function, *(f'"{mount}"' for mount in mounted)]))
 
@@ -116,8 +120,8 @@ class EnrootRuntime(base.ContainerRuntime):
     def exports(self, job: base.RuntimeJob) -> dict[str, str]:
         """Return the variables that Enroot's hook reads."""
         exports = {}
-        if not self.words(job):  # "all" would fail on a node without NVIDIA's tools
-            exports[NVIDIA] = "all" if self._needs_hook(job) else "void"
+        if not self.computed_words(job):  # "all" would fail on a node without NVIDIA's tools
+            exports[VISIBLE_GPUS] = "all" if self._needs_hook(job) else "void"
         if self._needs_hook(job) and not self.is_file(job.software.get("image") or ""):
             exports[CAPABILITIES] = "compute,utility"  # the variables of an image in a registry are not known
         return exports
@@ -126,11 +130,15 @@ class EnrootRuntime(base.ContainerRuntime):
         """Return the variable that lets Enroot replace a container left on the node by an earlier start."""
         return ("ENROOT_FORCE_OVERRIDE=yes",)
 
-    def words(self, job: base.RuntimeJob) -> dict[str, str]:
-        """Return the hook's variable for a job that asks for no GPUs; sbatch's command line may add some."""
+    def computed_words(self, job: base.RuntimeJob) -> dict[str, str]:
+        """Return the variable of the hook for a job that asks for no GPUs.
+
+        The command line of sbatch may still give GPUs to the job, which Slurm then names in
+        CUDA_VISIBLE_DEVICES.
+        """
         may_get_gpus = job.mode.uses_gpus and not (job.gpus_per_node or job.shards)
-        sets_variable = may_get_gpus and job.gpu_vendor != "amd" and NVIDIA not in job.env
-        return {NVIDIA: '"${CUDA_VISIBLE_DEVICES:+all}"'} if sets_variable else {}
+        sets_variable = may_get_gpus and job.gpu_vendor != "amd" and VISIBLE_GPUS not in job.env
+        return {VISIBLE_GPUS: '"${CUDA_VISIBLE_DEVICES:+all}"'} if sets_variable else {}
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the options that pyxis adds to srun."""

@@ -32,7 +32,7 @@ class PrefixRuntime(Runtime):
     function = "need_command"
     may_use_modules = True
 
-    def starts_by(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+    def setup_commands(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function that checks the prefix's program."""
         yield f"{self.function} {quoting.words(_words(job)[:1])}"
 

@@ -36,7 +36,7 @@ class ShifterRuntime(base.ContainerRuntime):
     needs_slurm = "gets its image by an option of sbatch"
     mount_options = r"ro|perNodeCache=[^:,;]+"
 
-    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+    def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield nothing, because a directive names the image."""
         yield from ()
 

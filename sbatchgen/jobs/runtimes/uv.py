@@ -33,7 +33,7 @@ class UvRuntime(base.Runtime):
     may_use_modules = True
     finds_user_packages = False
 
-    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+    def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the project's folder."""
         yield f"UV_PROJECT={path(base.absolute(job.software.get('uv_project') or '', folder_variable))}"
 

@@ -28,12 +28,12 @@ class VenvRuntime(base.Runtime):
     may_use_modules = True
     finds_user_packages = False
 
-    def settings(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
+    def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the environment's folder."""
         name = "VENV" if job.facts.activate else "VIRTUAL_ENV"
         yield f"{name}={path(base.absolute(job.software.get('venv') or '', folder_variable))}"
 
-    def starts_by(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
+    def setup_commands(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function that sets the two variables, or that sources bin/activate."""
         yield "source_activate" if job.facts.activate else self.function
 
