@@ -38,7 +38,7 @@ Note = Callable[[str], None]  # prints a line for the user
 
 
 class LostError(SlurmError):
-    """It is not known whether the job was submitted."""
+    """An error after which it is not known whether the job was submitted."""
 
 
 @frozen()
@@ -73,7 +73,7 @@ def ask(
         answer = _run((*sbatch, *arguments), environment, lock)
         if accepted := _accepted_job(answer):
             return accepted
-        # sbatch took too long, was killed by a signal, or printed no job id. (255: sbatch refuses an option.)
+        # sbatch took too long, was killed by a signal, or printed no job id. 255 means a refused option.
         is_cut_off = not answer.status or 128 < answer.status < 255
         if is_cut_off or _ANSWER_LOST.search(answer.err):  # Slurm may still have accepted the job
             note("note: sbatch's answer was lost: looking for the job in the queue")
@@ -140,7 +140,7 @@ def _search(
                 return None
         except SlurmError:
             if not search_path.find("squeue", environment):
-                until = 0.0
+                until = 0.0  # without squeue, a longer search is useless
         if time.monotonic() > until:
             answered = " ".join((answer.err or answer.out).split())
             what = f"{answer.failure or 'sbatch gave no job id'}: {answered or 'sbatch printed no reason'}"

@@ -92,11 +92,12 @@ def _findings(
 ) -> list[Finding]:
     """Return the findings of lint, and findings about options that override the script and about restarts.
 
-    Lint's finding that an option is given twice is excluded for `overrides`, the options that sbatch gets.
+    `overrides` are the options that sbatch gets. Lint reports that they are given twice, which is intended
+    here, so these findings are excluded.
     """
     given_twice = tuple(f"{name} is given" for name in overrides)  # the first words of that finding
     findings = [finding for finding in of_lint if not finding.problem.what.startswith(given_twice)]
-    findings += _restarts(script, folder)
+    findings += _restart_warnings(script, folder)
     if words:
         what = f"sbatch gets {' '.join(words)}, which counts before the script's own"
         findings.append(Finding("info", Problem(what, script.file)))
@@ -108,7 +109,7 @@ def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dic
 
     Raises CommandLineError if `given` or `args` has anything else.
     """
-    options, others = {}, ["--"] * bool(args)
+    options, others = {}, ["--"] * bool(args)  # the arguments after -- would be the trainer's
     for key, value in layer_of((), given).values.items():
         kind, _, name = key.rpartition(".")
         name = name.replace("_", "-")
@@ -124,7 +125,7 @@ def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dic
     return options
 
 
-def _restarts(script: JobScript, folder: Path) -> Iterator[Finding]:
+def _restart_warnings(script: JobScript, folder: Path) -> Iterator[Finding]:
     """Yield a warning if Slurm may start the script again, and the trainer would forget its progress."""
     may_requeue = "requeue" in script.options or any(
         "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")

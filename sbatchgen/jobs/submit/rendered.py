@@ -273,7 +273,7 @@ def _render_and_judge(
 def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -> Finding:
     """Return a finding with the place of the key from which its line comes.
 
-    A line number would say nothing, because the rendered script is not a file yet.
+    A line number would not help the user, because the rendered script is not a file yet.
     """
     if not finding.place.line:
         return finding
@@ -289,13 +289,16 @@ def _at_its_key(resolved: ResolvedJob, lines: Sequence[str], finding: Finding) -
 def _new_snapshot(
     resolved: ResolvedJob, environment: Mapping[str, str], folder: Path, run_dir: Path, named: Sequence[str]
 ) -> Snapshot:
-    """Return the planned snapshot of the code that the job will run; raise errors of `submission_of_job`."""
+    """Return the planned snapshot of the code that the job will run.
+
+    `named` are the files to copy that git does not track. Raises the errors of `submission_of_job`.
+    """
     if not resolved.slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
     package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
     chdir = resolved.options.chdir
-    working = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
-    snapshot = find_code(working, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    work_dir = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
+    snapshot = find_code(work_dir, run_dir / f"code-{secrets.token_hex(4)}", named, package)
     try:
         Text.parse(str(snapshot.folder))
     except ValueError as error:
@@ -338,16 +341,16 @@ def _new_record(request: Request, folder: Path) -> Record:
 
 
 def _own_lines(script: TracedScript) -> list[int] | None:
-    """Return the numbers of lines with values of this job, or from a site's template; None if not traceable.
+    """Return the numbers of lines with values of this job, or from a site's template; None if not known.
 
-    Values in the second part of the script only depend on the kind of the job, so they do not count.
+    Values in the second part of the script depend only on the kind of the job, so they do not count.
     """
-    if script.lines is None:
+    if script.lines is None:  # the source of each line is not known
         return None
-    own_templates = bundled("templates")
+    bundled_templates = bundled("templates")
     lines_of_first_part = script.text.rpartition(SECOND_PART)[0].count("\n")
     return [
         number
         for number, line in enumerate(script.lines, 1)
-        if (line.value and number <= lines_of_first_part) or own_templates not in line.file.parents
+        if (line.value and number <= lines_of_first_part) or bundled_templates not in line.file.parents
     ]

@@ -35,15 +35,16 @@ from sbatchgen.jobs.submit.twin import surroundings
 if TYPE_CHECKING:
     from sbatchgen.jobs.budget.debit import Debit
 
-# In sbatch's answers: a limit of the number of jobs, a limit of any kind that has no name, and the name of a
-# limit, such as "QOSMaxSubmitJobPerUserLimit"
+# Texts in sbatch's answers. This one names a limit of the number of jobs: "QOSMaxSubmitJobPerUserLimit".
 _JOB_COUNT_LIMIT = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
+# A limit of any kind
 _ANY_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
+# The name of any limit, such as "QOSMaxGRESPerUser". If Slurm names none, it may be one of jobs.
 _LIMIT_NAME = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
 
 
 class TooManyJobsError(SlurmError):
-    """The user or the account has as many jobs as a limit allows; a guess, if Slurm names no limit."""
+    """The user or the account has as many jobs as a limit allows; a guess if Slurm names no limit."""
 
 
 @frozen()
@@ -231,7 +232,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
 
 @contextlib.contextmanager
 def _errors_as_warnings(note: Note) -> Iterator[None]:
-    """Print an error of the index as a warning, because the job is submitted also without the index."""
+    """Print an error of the index as a warning, because the job is submitted even without the index."""
     try:
         yield
     except DocumentError as error:
@@ -244,7 +245,7 @@ class IndexEntry:
     """The entry of a submission in the index; if the index can't be used, the entry does nothing."""
 
     def __init__(self, index: Index | None, record: Record, run_dir: Path, note: Note) -> None:
-        self.index: Index | None = None
+        self.index: Index | None = None  # None if the index can't be used
         self.name, self._key, self._note = run_name(record.name), record.key, note
         with _errors_as_warnings(note):
             if index:

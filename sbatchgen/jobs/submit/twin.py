@@ -4,9 +4,9 @@ A user who has lost an answer, or who types a command twice, would submit the jo
 same work if they have the same script and options. Two rendered jobs also do the same work if only the name
 of the job and the places that follow from the name differ, as in a copied job file.
 
-A second run is not refused. It has --job-name or --run-dir on the command line; or another value of a
-variable that the script or the trainer names, as in SEED=2 sbatchgen submit job.sh; or an edited settings
-file that the script or the trainer names.
+A second run on purpose is not refused. Its command line has --job-name or --run-dir, or it differs in a
+variable or a settings file that the script or the trainer names. For example, SEED=2 sbatchgen submit job.sh
+sets another value of SEED.
 """
 
 import contextlib
@@ -25,12 +25,18 @@ from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.slurm.queue import key_of, queue
 from sbatchgen.jobs.submit.submission import Submission
 
-_PLACES = ("run_dir", "snapshot_dir", "--job-name", "--output", "--error")  # values that follow from the name
+_NAME_VALUES = (
+    "run_dir",
+    "snapshot_dir",
+    "--job-name",
+    "--output",
+    "--error",
+)  # values that follow from the name
 _SECOND_RUN = ("run_dir", "--job-name")  # a user who wants a second run types one of these
 _MAX_JOBS = 200  # jobs whose records are read: the newest that wait or run
 WAIT_S = 180.0  # seconds to wait for the lock; sbatch itself tries again for two minutes
 _LOCKS = 16  # the number of lock files; two submissions of the same work share one
-_SHORT_SUM = 4  # characters of a checksum of values: too few to guess a password from
+_SHORT_SUM = 4  # characters of a checksum of variables: too few to show that a guessed password is right
 MAX_TEXT = 1 << 20  # bytes of a file whose text is searched for names
 MAX_SETTINGS = 100  # settings files that are read
 # The names of settings files, such as "conf/train.yaml"
@@ -97,8 +103,8 @@ def _common_parts(job: RunJob, folder: Path, submission: Submission, checksum: s
     `checksum` is the submission's checksum of its surroundings.
     """
     new = submission.record
-    # A job without an id is of a command that was killed. `reserve_run_folder` finds such a job in the run
-    # folder of the submission itself.
+    # The command that submitted a job without an id was killed. If the job is in the run folder of this new
+    # submission, `reserve_run_folder` finds it.
     if not job.id and folder == submission.run_dir:
         return ""
     old = records.read_record(folder, job.id) if job.id else records.submitting(folder)
@@ -127,8 +133,9 @@ def _work_bytes(record: Record) -> bytes:
 
     The work of a sweep is not known, because only the script has its points.
     """
-    values = {value.name: value.value for value in record.values if value.name not in _PLACES}
-    has_own_trainer = any(name.endswith("trainer") for name in values)  # of the job, or of a program
+    values = {value.name: value.value for value in record.values if value.name not in _NAME_VALUES}
+    # The trainer may be that of the job, or of one of its programs.
+    has_own_trainer = any(name.endswith("trainer") for name in values)
     if record.command[1:2] != ("render",) or (has_own_trainer and not record.reads):
         return b""
     return repr((record.folder, sorted(values.items()), record.reads)).encode("utf-8", "surrogateescape")
@@ -147,10 +154,10 @@ def surroundings(submission: Submission, environment: Mapping[str, str]) -> str:
     settings = {name.decode() for text in texts for name in _SETTINGS.findall(text)}
     passed = submit_environment(environment)[0]
     variables = sorted((name, passed[name]) for name in names - _SHELL_VARIABLES if name in passed)
-    sums = hashlib.sha256(repr(variables).encode("utf-8", "surrogateescape"))
+    checksum = hashlib.sha256(repr(variables).encode("utf-8", "surrogateescape"))
     for text in _texts(folder / name for name in sorted(settings)[:MAX_SETTINGS]):
-        sums.update(hashlib.sha256(text).digest())
-    return sums.hexdigest()[:_SHORT_SUM]
+        checksum.update(hashlib.sha256(text).digest())
+    return checksum.hexdigest()[:_SHORT_SUM]
 
 
 def _texts(paths: Iterable[Path]) -> Iterator[bytes]:
