@@ -43,12 +43,12 @@ def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Seque
     `limits` is the output of `read_limits`, `time_s` the job's time limit, `qos` the QOS that apply to it.
     """
     account = job.options.get("account", "")
-    asks = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
+    requested = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
     for whose, name, value in _limits_of(limits, account, qos):
         if name == "MaxWallPJ" and (most_s := 60 * count(value)) < time_s:
             return f"{whose} allows {Duration(most_s)}, and the job asks for {Duration(time_s)} ({name})"
         amounts = pairs(value.split(","))
-        rows = [(noun, amounts[tres], asks[tres]) for tres, noun in _NOUNS.items()]
+        rows = [(noun, amounts[tres], requested[tres]) for tres, noun in _NOUNS.items()]
         rows = [("jobs", value, 1)] if "Jobs" in name else rows
         for noun, amount, wanted in rows:
             match = _AMOUNT.match(amount)
@@ -75,10 +75,11 @@ def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple
             continue
         whose = f"QOS {record['qos']}" if record["qos"] else f"account {record['account']}"
         shared, _, by_user = line.partition(" Account Limits=")
+        # "User Limits= 1000={MaxJobsPU=3(1) MaxTRESPU=gres/gpu=6(4)} 1001={...}", by the ids of users
         of_user = re.search(rf"[ (]{os.getuid()}\)?=\{{([^}}]*)\}}", by_user.partition("User Limits=")[2])
-        for who, text, wanted in (
+        for who, text, names in (
             (whose, shared, ("GrpTRES", "GrpJobs", "MaxJobs", "MaxTRESPJ", "MaxWallPJ")),
             (f"your share of {whose}", of_user[1] if of_user else "", ("MaxTRESPU", "MaxJobsPU")),
         ):
             values = pairs(text.split())
-            yield from ((who, name, values[name]) for name in wanted if values[name])
+            yield from ((who, name, values[name]) for name in names if values[name])

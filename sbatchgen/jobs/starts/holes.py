@@ -1,9 +1,9 @@
 """Holes in the queue: nodes that are free now, until Slurm needs one of them for something else.
 
-Slurm's scheduler backfill plans the starts of waiting jobs, on whole nodes. For an array, squeue shows the
-plan of only one task; the other tasks may start sooner (seen on 22.05). Jobs without a plan reserve no nodes.
-Slurm makes a new plan from time to time. If a node has become free since the newest plan began, a waiting job
-that fits there gets this node, wherever the job is planned.
+Slurm's backfill scheduler plans whole nodes for waiting jobs. For an array, squeue shows the plan of only one
+task; the other tasks may start sooner (seen on 22.05). Jobs without a plan reserve no nodes. Slurm makes
+a new plan from time to time. If a node has become free since the newest plan began, a waiting job that fits
+there gets this node, wherever the job is planned.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ MIN_HOLE_S = 300  # the shortest hole that is useful for a training
 
 @frozen(kw_only=True)
 class Claim:
-    """What a job or a reservation claims: a node, from a time on. The claim ends a hole."""
+    """A claim of a job or a reservation on a node, from a time on. The next claim on a node ends its hole."""
 
     at: datetime  # when the node will be taken
     why: str  # what takes it, in words: "job 4711 is planned there"
     over: datetime | None = None  # when a reservation ends; None for other claims
-    # The rank of the job that is planned there; a job with a lower rank may start first. () for other claims,
-    # which no job can precede
+    # The rank of the job that is planned there; a job with a lower rank may start before it. () for other
+    # claims, before which no job may start
     rank: tuple[int, ...] = ()
 
 
@@ -88,29 +88,29 @@ def _nodes_before_next_plan(
     claims: Mapping[str, Sequence[Claim]],
     moment: ClusterMoment,
 ) -> list[str]:
-    """Return the nodes that a job would get before the next plan; [] if it would only follow the newest plan.
+    """Return the nodes that a job would get before the next plan; [] if the newest plan decides its start.
 
-    It gets such nodes if the newest plan does not know the job, or does not know that one of the nodes is
-    free. `idle` has idle nodes and when they became free. Nodes with an earlier claim are excluded.
+    A job gets such nodes if the newest plan was made before the job came, or before one of the nodes became
+    free. `idle` has the idle nodes, and since when each is idle. Nodes with an earlier claim are excluded.
     """
     if job.limit_s is None or job.nodes > len(idle):
         return []
     is_new = bool(job.submitted and job.submitted >= moment.plan_began)
     ends, rank, partitions = moment.now + timedelta(seconds=job.limit_s), job.rank, {*job.partitions}
     known_free: list[str] = []  # nodes that the newest plan could have given to the job
-    newly_free: list[str] = []  # nodes that it could not
-    for node, freed in idle:
+    newly_free: list[str] = []  # nodes that it could not have given to the job
+    for node, idle_since in idle:
         node_claims = claims.get(node.name)
         is_taken = node_claims and any(claim.at < ends and claim.rank < rank for claim in node_claims)
         if not is_taken and not partitions.isdisjoint(node.partitions):
-            (newly_free if is_new or freed >= moment.plan_began else known_free).append(node.name)
+            (newly_free if is_new or idle_since >= moment.plan_began else known_free).append(node.name)
     names = [*newly_free, *known_free]
     return names[: job.nodes] if newly_free and len(names) >= job.nodes else []
 
 
 def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tuple[Claim, Iterable[str]]]:
     """Yield claims of reservations, planned jobs and arrays, each with the names of its nodes."""
-    explained: set[str] = set()  # nodes that are planned for a job that squeue shows
+    explained: set[str] = set()  # nodes whose flag PLANNED follows from a job that squeue shows
     lower = moment.partitions_below(tier)
     for other in moment.reservations:
         if other.start and other.name not in reservation.split(","):
@@ -137,13 +137,14 @@ def _claims(moment: ClusterMoment, tier: int, reservation: str) -> Iterator[tupl
 
 def _next_start(moment: ClusterMoment, array: QueuedJob, names: Sequence[str]) -> datetime:
     """Return when enough of these nodes may be free for a task of an array that can't start now."""
-    first_end: dict[str, datetime] = {}  # when the first job on each busy node ends
+    first_end: dict[str, datetime] = {}  # when the first of the jobs on each busy node ends
     for job in moment.jobs:
         end = job.end or moment.now
         for name in job.node_names:
             first_end[name] = min(end, first_end.get(name, end))
     ends = sorted(first_end[name] for name in names if name in first_end)
     idle_count = len(names) - len(ends)
+    # A task that can't start now waits for at least one node, even if enough nodes seem to be idle.
     return ends[min(max(array.nodes - idle_count, 1), len(ends)) - 1] if ends else moment.now
 
 
@@ -155,7 +156,7 @@ def longest_hole(
     `claims` has the next claim on each node.
     """
     off = {node.name for node in moment.nodes if {"POWERED_DOWN", "POWERING_UP"} & node.flags}
-    no_claim = Claim(at=moment.now + FOREVER, why="")
+    no_claim = Claim(at=moment.now + FOREVER, why="")  # of nodes without a claim
     # The nodes with the latest claims first; of two with the same claim, the one that is switched on.
     ordered = sorted(free, key=lambda name: (claims.get(name, no_claim).at, name not in off), reverse=True)
     chosen = ordered[:node_count]

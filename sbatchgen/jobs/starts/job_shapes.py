@@ -86,7 +86,7 @@ class JobShape:
 
 @final
 class JobShapes:
-    """Makes the shapes of one job, and notes why the job has none in other partitions."""
+    """Makes the shapes of one job, and keeps why the job has no shape in some partitions."""
 
     def __init__(
         self, request_with: RequestWith, moment: ClusterMoment, environment: Mapping[str, str], pace: Pace
@@ -94,9 +94,10 @@ class JobShapes:
         self.moment, self.environment, self.pace = moment, environment, pace
         self._request_with = request_with
         self.original = request_with({})  # the request without further options
-        self.why_out: dict[str, str] = {}  # why the job has no shape or no hole, by partition
+        self.why_excluded: dict[str, str] = {}  # why the job has no shape or no hole, by partition
         self._limits = ""  # the limits of accounts and QOS, as Slurm prints them
-        self._max_times_s: dict[str, int] = {}  # the longest time limits that these allow, by partition
+        # The longest time limits that they allow, by partition; set if a limit delays the shape there
+        self._max_times_s: dict[str, int] = {}
 
     def in_partitions(self, names: Sequence[str]) -> list[JobShape]:
         """Return a shape of the job for each of these partitions in which the job may run now.
@@ -105,7 +106,7 @@ class JobShapes:
         """
         moment = self.moment
         shapes = [shape for name in dict.fromkeys(names) for shape in self._in_partition(name)]
-        if not shapes and not self.why_out:
+        if not shapes and not self.why_excluded:
             known = ", ".join(partition.name for partition in moment.partitions)
             fix = f"known: {known}" if known else "Slurm shows you none: ask the cluster's support"
             raise FitError.of(f"this cluster has no partition {' or '.join(dict.fromkeys(names))}", fix=fix)
@@ -122,7 +123,7 @@ class JobShapes:
         return None if changed.errors else changed
 
     def _in_partition(self, name: str) -> Iterator[JobShape]:
-        """Yield the shape of the job in a partition, or note why it has none there."""
+        """Yield the shape of the job in a partition, or keep why the job has no shape there."""
         job = self.original.resolved
         partition = next((candidate for candidate in self.moment.partitions if candidate.name == name), None)
         if partition is None:
@@ -141,7 +142,7 @@ class JobShapes:
         if limit and partition.time_max_s is not None and limit > partition.time_max_s:
             reasons.append(f"its time limit is {Duration(partition.time_max_s)}")
         if reasons:
-            self.why_out[name] = reasons[0]
+            self.why_excluded[name] = reasons[0]
         else:
             yield shape
 
@@ -166,13 +167,13 @@ class JobShapes:
     def _allowed(self, shape: JobShape) -> JobShape | None:
         """Return a shape that no limit of an account delays; None without one.
 
-        The shape is unchanged, or in another QOS, or else a piece of the training. If it is changed, the
-        delaying limit is noted.
+        The shape is unchanged, or in another QOS, or else a piece of the training. If it is changed,
+        `why_excluded` gets the limit that delays the unchanged shape.
         """
         own_qos = self._qos(shape.job)
         if not (why := self._delaying_limit(shape, own_qos)):
             return shape
-        self.why_out[shape.partition.name] = why
+        self.why_excluded[shape.partition.name] = why
         others = other_qos(own_qos, self.moment.settings.get("ClusterName", ""), self.environment)
         if other := next((name for name in others if not self._delaying_limit(shape, [name])), None):
             return self.changed(shape, qos=other)
@@ -180,7 +181,7 @@ class JobShapes:
         if shape.needs_s is None or longest_s is None:
             return None
         self._max_times_s[shape.partition.name] = longest_s
-        piece = self.changed(shape)
+        piece = self.changed(shape)  # with the time limit that was set here
         return None if piece is None or self._delaying_limit(piece, own_qos) else piece
 
     def _delaying_limit(self, shape: JobShape, qos: Sequence[str]) -> str:

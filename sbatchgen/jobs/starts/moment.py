@@ -41,18 +41,15 @@ _SQUEUE_FIELDS = {  # the fields of `squeue --Format`, by the keys of the rows t
     "submitted": "SubmitTime",
     "last_look": "LastSchedEval",
 }
-_GPUS_OF_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")  # "gres/gpu:a100:4", "gres:gpu:4"
+_GPUS_ON_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")  # "gres/gpu:a100:4", "gres:gpu:4"
 # A line of sdiag, with the seconds since 1970: "Last cycle when: Tue Dec 01 00:44:24 2026 (1796085864)"
 _LAST_PLAN = re.compile(r"^\s*Last cycle when: .*\(([1-9][0-9]{8,11})\)", re.MULTILINE)
 _SECONDS = re.compile(r"[0-9]{1,9}")  # the number in "300 sec"
 # The reasons of jobs that wait only for nodes. Slurm plans the starts of these jobs only.
 _REASONS_FOR_NODES = ("Priority", "Resources")
 LATE_S = 10.0  # after a slower answer, Slurm is asked nothing more
-_HIDING_VALUES = {
-    "jobs",
-    "nodes",
-    "partitions",
-}  # PrivateData with one of these hides jobs or nodes of others
+# The values of PrivateData with which Slurm hides jobs of others, or nodes
+_HIDING_VALUES = {"jobs", "nodes", "partitions"}
 
 
 @frozen(kw_only=True)
@@ -117,7 +114,7 @@ class ClusterMoment:
 
     @cached_property
     def delay_s(self) -> int:
-        """How many seconds Slurm may take to look at a new job, plus the resolution of its plan."""
+        """How many seconds Slurm may take to look at a new job, and the resolution of its plan on top."""
         return self.scheduler_parameter("bf_interval", 30) + self.scheduler_parameter("bf_resolution", 60)
 
     @cached_property
@@ -207,7 +204,7 @@ def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
     for row in rows(printed, delimiter, [*_SQUEUE_FIELDS]):
         node_count = count(row["nodes"].partition("-")[0])  # "2-4": at least 2
         gpus = gpus_of(pairs(row["tres"].split(",")))
-        per_node = _GPUS_OF_NODE.search(row["per_node"])
+        per_node = _GPUS_ON_NODE.search(row["per_node"])
         waiting_tasks = row["id"].partition("_")[2].strip("[]").partition("%")[0]  # "0-5" in "4711_[0-5%2]"
         yield QueuedJob(
             id=row["id"],

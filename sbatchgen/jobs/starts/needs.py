@@ -8,12 +8,12 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.runs.events import CONFIG, count, events, number, read_object
 
-MARGIN = 1.15  # the proposed time limit over the computed need
+MARGIN = 1.15  # the proposed time limit, divided by the computed time
 
 
 @frozen()
 class Pace:
-    """The rest of a training, and its speed."""
+    """The remaining samples of a training, and its speed."""
 
     left: float  # samples that are left
     per_s: Mapping[int, float]  # samples per second, by the number of processes: one for each GPU
@@ -30,7 +30,8 @@ def read_pace(folder: Path) -> Pace | None:
     starts: list[tuple[int, int]] = []  # of each start: processes, and samples of a step
     measured: list[list[tuple[float, int]]] = []  # of each start: times and steps of its events
     restart_costs: list[float] = []  # of each restart: seconds until a step that no earlier start had reached
-    samples = step = 0  # the samples of an epoch, and the newest step
+    samples = 0  # the samples of an epoch
+    step = 0  # the newest step
     reached = 0  # the last step of the earlier starts
     began: float | None = None  # when the newest start began; None once it has done a step after `reached`
     try:

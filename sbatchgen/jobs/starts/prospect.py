@@ -1,4 +1,4 @@
-"""The prospects of a job: for each of its shapes, when it would start. `when` prints a row for each."""
+"""The prospects of a job: when each of its shapes would start. `when` prints a row for each shape."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -25,7 +25,7 @@ class Prospect:
     starts: int = 1  # how often the job starts until the training ends, if that is known
     options: tuple[str, ...] = ()  # the options that make this shape of the job, as words
     argv: tuple[str, ...] = ()  # the command that submits the shape; empty for a job that waits
-    says: str  # the reason, and what is not known
+    says: str  # in words, why the job starts then, and what is not known
     job: str = ""  # the id of a job that waits; "" for a shape
 
 

@@ -56,7 +56,7 @@ def find_starts(
 
 @final
 class _Search:
-    """The search for the starts of a job's shapes, which collects notes for the user."""
+    """The search for the starts of a job's shapes; it also collects notes for the user."""
 
     def __init__(self, shapes: JobShapes, *, may_cut: bool) -> None:
         self._shapes, self._moment = shapes, shapes.moment
@@ -79,12 +79,12 @@ class _Search:
         comparisons = {row.kind: shown_starts.comparison(environment, row.kind) for row in rows}
         self._notes += [f"{kind}: {comparison}" for kind, comparison in comparisons.items() if comparison]
         rows.sort(key=order)
-        return Prospects(time=iso(moment.now), rows=rows, out=self._shapes.why_out, notes=self._notes)
+        return Prospects(time=iso(moment.now), rows=rows, out=self._shapes.why_excluded, notes=self._notes)
 
     def _holes(self, shape: JobShape) -> Iterator[Prospect]:
         """Yield the rows of at most two holes: one for all nodes of the shape, and a longer one for fewer."""
         if obstacle := _obstacle(shape):
-            self._shapes.why_out[shape.partition.name] = obstacle
+            self._shapes.why_excluded[shape.partition.name] = obstacle
             return
         for_all = shape.hole(shape.room.wanted)
         if for_all:
@@ -92,7 +92,7 @@ class _Search:
             if for_all.time_s >= shape.time_s:
                 return
         else:
-            self._shapes.why_out[shape.partition.name] = _why_no_hole(shape)
+            self._shapes.why_excluded[shape.partition.name] = _why_no_hole(shape)
         if "nodelist" in shape.job.resources or shape.job.programs:
             return  # the number of its nodes can't be changed
         node_count = shape.room.wanted // 2
@@ -131,7 +131,7 @@ class _Search:
     def _row(
         self, kind: Kind, shape: JobShape, begin: datetime, time_s: int, says: str, *, closed_s: float = 0.0
     ) -> Prospect:
-        """Return the row of a shape; after its first piece, no other can start for `closed_s` seconds."""
+        """Return the row of a shape; no second piece can start for `closed_s` seconds after the first."""
         resources, needs_s = shape.job.resources, shape.needs_s
         start_count = 1
         ends_after_s = time_s if needs_s is None else needs_s
@@ -148,6 +148,7 @@ class _Search:
                 shape = replace(shape, more={**shape.more, **_restart_options(shape.job, start_count)})
         options = tuple(word for name, value in shape.more.items() for word in (f"--{name}", value))
         command = self._shapes.original.rerun
+        # For how many seconds the job may hold its GPUs
         used_s = time_s if start_count == 1 else max(time_s, ends_after_s - closed_s)
         return Prospect(
             kind=kind,
@@ -190,7 +191,7 @@ class _Search:
                     row = replace(row, start=None, end=None, says=f"its start is not known: {unknown}")
                 yield row
             elif answer.refusals:
-                self._shapes.why_out[shape.partition.name] = (
+                self._shapes.why_excluded[shape.partition.name] = (
                     answer.refusals[0].means or answer.refusals[0].says
                 )
 
@@ -200,7 +201,7 @@ class _Search:
             return f"--{option} keeps it waiting"
         next_look = self._moment.now + timedelta(seconds=self._moment.delay_s)
         can_see_claims = not self._moment.hides_jobs and not _obstacle(shape)
-        claim = shape.claim if can_see_claims else None  # it may be of a job in another partition
+        claim = shape.claim if can_see_claims else None  # by a job that may be in another partition
         why = claim.why if claim and begin < max(claim.at, next_look) else ""
         ahead = next((job for job in self._moment.jobs if self._is_ahead(job, shape, begin)), None)
         why = why or (f"job {ahead.id} is planned there" if ahead else "")
@@ -220,7 +221,7 @@ class _Search:
 
 
 def _restart_options(job: ResolvedJob, start_count: int) -> dict[str, str]:
-    """Return the options with which a training starts so many times; none if it may do so already."""
+    """Return the options with which a training may start so many times; none if the job has them already."""
     if job.chain > 1:
         return {"chain": str(start_count)} if start_count > job.chain else {}
     if job.consecutive:  # the tasks of an array, one after the other
@@ -236,11 +237,11 @@ def _obstacle(shape: JobShape) -> str:
     if shape.room.not_seen:
         return f"whether there is room is not known with {', '.join(shape.room.not_seen)}"
     moment = shape.moment
-    in_order = moment.settings.get("SchedulerType", "sched/backfill") != "sched/backfill"
+    starts_in_order = moment.settings.get("SchedulerType", "sched/backfill") != "sched/backfill"
     waiting = [job for job in moment.jobs if job.waits_for_nodes]
     if not any(shape.partition.name in job.partitions for job in waiting):
         return ""
-    if in_order:
+    if starts_in_order:
         return "jobs wait there, and Slurm starts jobs in order here"
     mine = sum(job.user == os.getuid() for job in waiting)
     most = moment.scheduler_parameter("bf_max_job_user", 0)  # 0: as many as there are
