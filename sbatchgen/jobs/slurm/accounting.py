@@ -1,7 +1,7 @@
 """Asks sacct(1) for jobs in Slurm's database, also for jobs that ended long ago.
 
-Not every site has a database, and the controller knows more about a job that has not ended. So queue.py is
-asked first.
+Callers ask queue.py first, because not every site has a database, and the controller knows more about a job
+that has not ended.
 """
 
 import os
@@ -42,7 +42,7 @@ _USAGE_FIELDS = _COMMON_FIELDS | {
 }
 _ANY_JOB_FIELDS = _FIELDS | {"user": "User", "name": "JobName", "folder": "WorkDir", "submit_time": "Submit"}
 _FIELDS_KEPT_BY_REQUEUE = ("user", "name", "folder", "submitted")
-REQUEUED = "put back into the queue"  # the end of a start after `scontrol requeue`, in words
+REQUEUED = "put back into the queue"  # in words, how a start ends by `scontrol requeue`
 _NO_SUBMIT_LINE = re.compile(r"Invalid field requested:? *\"?SubmitLine")  # Slurm has the field since 21.08
 _UNREACHABLE = re.compile(r"accounting storage is disabled|Problem talking to the database")
 

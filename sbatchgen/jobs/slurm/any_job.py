@@ -45,8 +45,8 @@ def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]
     Raises SlurmError if Slurm's commands are not here, or if the controller does not answer.
     """
     rows = queue(environment, ids)
-    files = _files([*{str(row.job) for row in rows}], environment)
-    jobs = [_with_files(row, files) for row in rows]
+    fields = _fields_of_jobs([*{str(row.job) for row in rows}], environment)
+    jobs = [_job(row, fields.get(row.id, {})) for row in rows]
     found_ids = {str(row.job) for row in rows}
     jobs += _jobs_in_database([id_ for id_ in ids if id_ not in found_ids], environment)
     if any(job.row.state.name == "CANCELLED" for job in jobs):
@@ -57,8 +57,8 @@ def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]
 def my_jobs(environment: Mapping[str, str]) -> list[AnyJob]:
     """Return the jobs of the user that the controller knows, the oldest first; raises SlurmError."""
     rows = queue(environment)
-    files = _files([*dict.fromkeys(str(row.job) for row in rows)], environment)
-    return [_with_files(row, files) for row in rows]
+    fields = _fields_of_jobs([*dict.fromkeys(str(row.job) for row in rows)], environment)
+    return [_job(row, fields.get(row.id, {})) for row in rows]
 
 
 def script_of(job: str, environment: Mapping[str, str]) -> str:
@@ -66,8 +66,8 @@ def script_of(job: str, environment: Mapping[str, str]) -> str:
     return answer_if_any(["scontrol", "write", "batch_script", job, "-"], environment) or ""
 
 
-def _files(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the fields that scontrol shows of jobs, by the ids that squeue prints."""
+def _fields_of_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the fields that scontrol shows of these jobs, for each job by the id that squeue prints."""
     if not ids:
         return {}
     only_id = [ids[0]] if len(ids) == 1 else []  # scontrol can show one job, or all jobs
@@ -82,18 +82,18 @@ def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
     field of each name counts.
     """
     for block in re.split(r"^(?=JobId=)", printed, flags=re.MULTILINE):
-        first = block.partition("\n")[0]
+        first_line = block.partition("\n")[0]
         ids = {
             name: match[1]
             for name in ("JobId", "ArrayJobId", "ArrayTaskId", "HetJobId", "HetJobOffset")
-            if (match := re.search(rf"(?:^| ){name}=(\S+)", first))
+            if (match := re.search(rf"(?:^| ){name}=(\S+)", first_line))
         }
         id_ = ids.get("JobId", "")
         if "ArrayJobId" in ids:
             id_ = f"{ids['ArrayJobId']}_{ids.get('ArrayTaskId', '')}"
         elif "HetJobId" in ids:
             id_ = f"{ids['HetJobId']}+{ids.get('HetJobOffset', '0')}"
-        fields = {"JobName": first.partition("JobName=")[2]}
+        fields = {"JobName": first_line.partition("JobName=")[2]}
         for line in block.split("\n")[1:]:
             if match := _FIELD.match(line):
                 fields[match[1]] = text(match[2])
@@ -103,9 +103,8 @@ def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield id_, fields
 
 
-def _with_files(row: SlurmJob, files: Mapping[str, Mapping[str, str]]) -> AnyJob:
-    """Return the job of squeue's row, with the fields that scontrol shows."""
-    fields = files.get(row.id, {})
+def _job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
+    """Return a job from its row of squeue and its fields of scontrol."""
     log, errors = fields.get("StdOut", ""), fields.get("StdErr", "")
     return AnyJob(
         row=row,
@@ -137,7 +136,7 @@ def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> lis
 
 
 def _with_cancelling_users(jobs: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
-    """Yield the jobs, cancelled jobs with the user who cancelled them, whom only the database knows."""
+    """Yield the jobs; for cancelled jobs, add the user who cancelled them, as the database says."""
     ids = [str(job.row.job) for job in jobs if job.row.state.name == "CANCELLED"]
     try:
         answers = any_accounting([*dict.fromkeys(ids)], environment) or ()

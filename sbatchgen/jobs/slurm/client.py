@@ -15,8 +15,9 @@ MISSING_CONF_S = 5.0  # the limit if the file in SLURM_CONF is missing: Slurm wo
 ELSEWHERE = "use a node that has Slurm's commands, as a login node"
 FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
 _CONF_VARIABLE = "SLURM_CONF"  # the path of slurm.conf, which every command needs
-_JOB_PREFIXES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")  # of variables that change a submitted job
-# Of variables that change the answer of a query
+# The names of variables that change a submitted job begin so
+_JOB_PREFIXES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
+# The names of variables that change the answer of a query begin so
 _QUERY_PREFIXES = ("SACCT_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
 _PRIVATE = re.compile(r"slurm_load_\w+ error: Access/permission denied")
 _NO_CONF = "Could not establish a configuration source"
@@ -90,7 +91,7 @@ def answer_limit_s() -> float:
 
 
 def patience_s(environment: Mapping[str, str], limit_s: float) -> float:
-    """Return how many seconds a query may take: `limit_s`, or a few if the file in SLURM_CONF is missing."""
+    """Return how many seconds a query may take: `limit_s`, or fewer if the file in SLURM_CONF is missing."""
     conf = environment.get(_CONF_VARIABLE, "")
     is_missing = conf and not os.path.exists(conf)  # noqa: PTH110 - pathlib raises for a closed folder
     return min(limit_s, MISSING_CONF_S) if is_missing else limit_s

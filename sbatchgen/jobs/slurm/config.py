@@ -10,7 +10,9 @@ from sbatchgen.jobs.slurm.client import answer_if_any, cluster_option
 from sbatchgen.jobs.slurm.fields import limit, text
 
 Record = TypeVar("Record")
-_LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)
+_LICENSE = re.compile(
+    r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE
+)  # "LicenseName=ansys Total=4"
 # A leaf switch: "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-16]".
 _LEAF_SWITCH = re.compile(r"^SwitchName=\S+ Level=0 .*?\bNodes=(\S+)", re.MULTILINE)
 _SETTING = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)  # "ClusterName             = msu"
@@ -58,12 +60,12 @@ def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
     return {key: number for key, value in limits.items() if (number := limit(value)) is not None}
 
 
-def printed(key: str, read: Callable[[str], Any] = str) -> Any:
-    """Return a field of a record for `record_of`: `key` is scontrol's name, `read` converts the value."""
+def from_key(key: str, read: Callable[[str], Any] = str) -> Any:
+    """Return a field of a record, whose value scontrol prints as `key`; `read` converts the value."""
     return field(metadata={"key": key, "read": read})
 
 
 def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
-    """Return a record with fields made by `printed` from the values that scontrol printed, by their keys."""
+    """Return a record of this `kind`, whose fields `from_key` has made; `values` are by scontrol's keys."""
     metadata = {field_.name: field_.metadata for field_ in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: facts["read"](values[facts["key"]]) for name, facts in metadata.items()})

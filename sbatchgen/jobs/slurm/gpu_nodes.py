@@ -90,8 +90,8 @@ def gpu_nodes(nodes: Iterable[SlurmNode], environment: Mapping[str, str]) -> lis
     """
     with_gpus = [node for node in nodes if any(gres.count for gres in _gres_named("gpu", node.gres))]
     shards = (gres for node in with_gpus for gres in _gres_named("shard", node.gres_used))
-    of_jobs = {} if all(gres.per_gpu for gres in shards) else _shards_of_jobs(environment)
-    return [node_with_gpus(node, of_jobs) for node in with_gpus]
+    shards_of_jobs = {} if all(gres.per_gpu for gres in shards) else _shards_of_jobs(environment)
+    return [node_with_gpus(node, shards_of_jobs) for node in with_gpus]
 
 
 def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
@@ -102,7 +102,8 @@ def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
     shards, shards_used = [0] * len(types), dict[int, int | None]()
     for gres in _gres_named("shard", node.gres):
         of_type, shards_left = _indexes_of_type(types, gres.type), gres.count
-        for number, index in enumerate(of_type):  # as _distribute_count of Slurm's gres_c_s.c does
+        # Divide the shards among the GPUs as _distribute_count of Slurm's gres_c_s.c does.
+        for number, index in enumerate(of_type):
             shards[index] = shards_left // (len(of_type) - number)
             shards_left -= shards[index]
     for gres in _gres_named("shard", node.gres_used):
@@ -161,7 +162,7 @@ def _types_by_index(configured: Sequence[NodeGres], used: Sequence[NodeGres]) ->
 
 
 def _taken(types: Sequence[str], used: Sequence[NodeGres]) -> set[int]:
-    """Return the indexes of GPUs that jobs have whole; if Slurm shows only their number, of any such GPUs."""
+    """Return the indexes of GPUs that jobs have whole; if only their number is known, the first indexes."""
     taken = {index for gres in used for index in gres.indexes if index < len(types)}
     for gres in used:
         others = [index for index in _indexes_of_type(types, gres.type) if index not in taken]

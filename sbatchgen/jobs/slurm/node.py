@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.gres import amount
 from sbatchgen.jobs.slurm.client import answer
-from sbatchgen.jobs.slurm.config import printed, record_of
+from sbatchgen.jobs.slurm.config import from_key, record_of
 from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # "gpu:a100:4(IDX:0,2)"; a comma in parentheses ends no item
@@ -88,28 +88,28 @@ def _flags(printed: str) -> frozenset[str]:
 class SlurmNode:
     """A node as the controller knows it; memory is in MiB."""
 
-    name: str = printed("NodeName")
-    partitions: tuple[str, ...] = printed("Partitions", names)
+    name: str = from_key("NodeName")
+    partitions: tuple[str, ...] = from_key("Partitions", names)
     # "IDLE", "MIXED", "ALLOCATED" or "DOWN", for example; without flags
-    state: str = printed("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
+    state: str = from_key("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
     # Flags of the state, such as "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN" and "RESERVED"
-    flags: frozenset[str] = printed("State", _flags)
+    flags: frozenset[str] = from_key("State", _flags)
     # Why it is down or drained, in the words of an admin or a program; any text
-    reason: str = printed("Reason")
-    cpus: int = printed("CPUTot", count)
-    cpus_usable: int = printed("CPUEfctv", count)  # CPUs that jobs may have
-    cpus_used: int = printed("CPUAlloc", count)  # CPUs that jobs have
-    sockets: int = printed("Sockets", count)
-    cores_per_socket: int = printed("CoresPerSocket", count)
-    threads_per_core: int = printed("ThreadsPerCore", count)
-    memory: int = printed("RealMemory", count)
-    memory_reserved: int = printed("MemSpecLimit", count)  # memory that jobs can't have
-    memory_used: int = printed("AllocMem", count)
-    gres: tuple[NodeGres, ...] = printed("Gres", node_gres)  # generic resources, as configured
-    gres_used: tuple[NodeGres, ...] = printed("GresUsed", node_gres)
-    disk: int = printed("TmpDisk", count)  # in MiB
-    features: tuple[str, ...] = printed("AvailableFeatures", names)  # names for --constraint
-    last_busy: str = printed("LastBusyTime")  # when its last job ended, if it has no job
+    reason: str = from_key("Reason")
+    cpus: int = from_key("CPUTot", count)
+    cpus_usable: int = from_key("CPUEfctv", count)  # CPUs that jobs may have
+    cpus_used: int = from_key("CPUAlloc", count)  # CPUs that jobs have
+    sockets: int = from_key("Sockets", count)
+    cores_per_socket: int = from_key("CoresPerSocket", count)
+    threads_per_core: int = from_key("ThreadsPerCore", count)
+    memory: int = from_key("RealMemory", count)
+    memory_reserved: int = from_key("MemSpecLimit", count)  # memory that jobs can't have
+    memory_used: int = from_key("AllocMem", count)
+    gres: tuple[NodeGres, ...] = from_key("Gres", node_gres)  # generic resources, as configured
+    gres_used: tuple[NodeGres, ...] = from_key("GresUsed", node_gres)
+    disk: int = from_key("TmpDisk", count)  # in MiB
+    features: tuple[str, ...] = from_key("AvailableFeatures", names)  # names for --constraint
+    last_busy: str = from_key("LastBusyTime")  # when its last job ended, if it has no job
 
 
 def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[SlurmNode]:
@@ -121,7 +121,7 @@ def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[Slurm
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in the output of scontrol, which has a line for each; skip other lines."""
     for line in filter(_START.match, printed.split("\n")):
-        # The value of OS, the release of a kernel, has blanks, so the fields up to RealMemory are left out.
+        # The value of OS, the release of a kernel, has blanks, so skip the fields from OS to RealMemory.
         fields, _, rest = line.partition(" OS=")
         fields += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
         free_text = _FREE_TEXT.search(fields)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.client import answer, answer_if_any
-from sbatchgen.jobs.slurm.config import printed, record_of
+from sbatchgen.jobs.slurm.config import from_key, record_of
 from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, seconds, text, time
 
 # The blanks before a field such as "Nodes=". Other blanks may belong to the name of a group.
@@ -26,43 +26,43 @@ def _allowed(printed: str) -> tuple[str, ...]:
 class SlurmPartition:
     """A partition as the controller knows it; memory is in MiB, and None means "no limit" or "not set"."""
 
-    name: str = printed("PartitionName")
-    state: str = printed("State", str.lower)  # "up", "down", "drain" or "inactive"
-    default: bool = printed("Default", _is_yes)  # whether jobs that name no partition run in it
-    hidden: bool = printed("Hidden", _is_yes)  # whether Slurm shows it only with --all
-    node_list: str = printed("Nodes", text)  # "n[1-4]"; "" without nodes
-    nodes: int = printed("TotalNodes", count)  # the number of nodes, also of hidden ones
-    cpus: int = printed("TotalCPUs", count)  # the CPUs of all nodes
-    time_max_s: int | None = printed("MaxTime", seconds)
-    time_default_s: int | None = printed("DefaultTime", seconds)
-    nodes_max: int | None = printed("MaxNodes", limit)
-    nodes_min: int | None = printed("MinNodes", lambda nodes: limit(nodes) or None)
-    accounts: tuple[str, ...] = printed("AllowAccounts", _allowed)  # the only ones allowed; empty for all
-    qos: tuple[str, ...] = printed("AllowQos", _allowed)
-    groups: tuple[str, ...] = printed("AllowGroups", _allowed)
-    accounts_denied: tuple[str, ...] = printed("DenyAccounts", names)
-    qos_denied: tuple[str, ...] = printed("DenyQos", names)
-    own_qos: str = printed("QoS", text)  # a QOS whose limits hold in the partition
-    cpus_per_gpu: int | None = printed("DefCpuPerGPU", limit)  # defaults of jobs: here and below
-    mem_per_gpu: int | None = printed("DefMemPerGPU", limit)
-    mem_per_cpu: int | None = printed("DefMemPerCPU", limit)
-    mem_per_node: int | None = printed("DefMemPerNode", limit)
-    mem_per_cpu_max: int | None = printed("MaxMemPerCPU", limit)
-    mem_per_node_max: int | None = printed("MaxMemPerNode", limit)
-    cpus_per_node_max: int | None = printed("MaxCPUsPerNode", limit)
+    name: str = from_key("PartitionName")
+    state: str = from_key("State", str.lower)  # "up", "down", "drain" or "inactive"
+    default: bool = from_key("Default", _is_yes)  # whether jobs that name no partition run in it
+    hidden: bool = from_key("Hidden", _is_yes)  # whether Slurm shows it only with --all
+    node_list: str = from_key("Nodes", text)  # "n[1-4]"; "" without nodes
+    nodes: int = from_key("TotalNodes", count)  # the number of nodes, also of hidden ones
+    cpus: int = from_key("TotalCPUs", count)  # the CPUs of all nodes
+    time_max_s: int | None = from_key("MaxTime", seconds)
+    time_default_s: int | None = from_key("DefaultTime", seconds)
+    nodes_max: int | None = from_key("MaxNodes", limit)
+    nodes_min: int | None = from_key("MinNodes", lambda nodes: limit(nodes) or None)
+    accounts: tuple[str, ...] = from_key("AllowAccounts", _allowed)  # the only ones allowed; empty for all
+    qos: tuple[str, ...] = from_key("AllowQos", _allowed)
+    groups: tuple[str, ...] = from_key("AllowGroups", _allowed)
+    accounts_denied: tuple[str, ...] = from_key("DenyAccounts", names)
+    qos_denied: tuple[str, ...] = from_key("DenyQos", names)
+    own_qos: str = from_key("QoS", text)  # a QOS whose limits hold in the partition
+    cpus_per_gpu: int | None = from_key("DefCpuPerGPU", limit)  # defaults of jobs: here and below
+    mem_per_gpu: int | None = from_key("DefMemPerGPU", limit)
+    mem_per_cpu: int | None = from_key("DefMemPerCPU", limit)
+    mem_per_node: int | None = from_key("DefMemPerNode", limit)
+    mem_per_cpu_max: int | None = from_key("MaxMemPerCPU", limit)
+    mem_per_node_max: int | None = from_key("MaxMemPerNode", limit)
+    cpus_per_node_max: int | None = from_key("MaxCPUsPerNode", limit)
     # Whether jobs get whole nodes
-    exclusive: bool = printed("Exclusive", lambda text: "EXCLUSIVE" in text or text.startswith("NODE "))
+    exclusive: bool = from_key("Exclusive", lambda text: "EXCLUSIVE" in text or text.startswith("NODE "))
     # Whether jobs share CPUs in any case; FORCE:1 shares them only with suspended jobs
-    oversubscribed: bool = printed("OverSubscribe", lambda text: count(text.removeprefix("FORCE:")) > 1)
-    topology: str = printed("Topology", text)  # its entry in topology.yaml; "" without one
-    reservation_only: bool = printed("ReqResv", _is_yes)
-    root_only: bool = printed("RootOnly", _is_yes)
+    oversubscribed: bool = from_key("OverSubscribe", lambda text: count(text.removeprefix("FORCE:")) > 1)
+    topology: str = from_key("Topology", text)  # its entry in topology.yaml; "" without one
+    reservation_only: bool = from_key("ReqResv", _is_yes)
+    root_only: bool = from_key("RootOnly", _is_yes)
     # The hosts from which jobs may be submitted; "" for all hosts
-    submit_hosts: str = printed("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
-    preempt: str = printed("PreemptMode")  # "REQUEUE", "CANCEL" or "OFF", for example
-    tier: int = printed("PriorityTier", count)  # jobs of a higher tier start first, and may preempt others
-    billing: str = printed("TRESBillingWeights", text)
-    grace_s: int = printed("GraceTime", count)  # how many seconds a preempted job has before it is killed
+    submit_hosts: str = from_key("AllocNodes", lambda hosts: "" if hosts == "ALL" else text(hosts))
+    preempt: str = from_key("PreemptMode")  # "REQUEUE", "CANCEL" or "OFF", for example
+    tier: int = from_key("PriorityTier", count)  # jobs of a higher tier start first, and may preempt others
+    billing: str = from_key("TRESBillingWeights", text)
+    grace_s: int = from_key("GraceTime", count)  # how many seconds a preempted job has before it is killed
 
 
 def partitions(environment: Mapping[str, str]) -> list[SlurmPartition]:
@@ -83,17 +83,17 @@ def partitions_in(printed: str) -> Iterator[SlurmPartition]:
 class SlurmReservation:
     """A reservation as the controller knows it."""
 
-    name: str = printed("ReservationName")
-    nodes: str = printed("Nodes", text)  # "n[1-4]"; "" without nodes, as if it reserves licences
-    partition: str = printed("PartitionName", text)  # the partition of its nodes; "" if it names none
-    start: datetime | None = printed("StartTime", time)
+    name: str = from_key("ReservationName")
+    nodes: str = from_key("Nodes", text)  # "n[1-4]"; "" without nodes, as if it reserves licences
+    partition: str = from_key("PartitionName", text)  # the partition of its nodes; "" if it names none
+    start: datetime | None = from_key("StartTime", time)
     # "2026-01-31T12:00:00+01:00" for example; "" if it has no end
-    end: str = printed("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
-    flags: tuple[str, ...] = printed("Flags", names)  # "FLEX" and "DAILY", for example
+    end: str = from_key("EndTime", lambda text: end.isoformat() if (end := time(text)) else "")
+    flags: tuple[str, ...] = from_key("Flags", names)  # "FLEX" and "DAILY", for example
     # Who may use it; "-ann" stands for all others, and an empty list for everybody
-    users: tuple[str, ...] = printed("Users", names)
-    groups: tuple[str, ...] = printed("Groups", names)
-    accounts: tuple[str, ...] = printed("Accounts", names)
+    users: tuple[str, ...] = from_key("Users", names)
+    groups: tuple[str, ...] = from_key("Groups", names)
+    accounts: tuple[str, ...] = from_key("Accounts", names)
 
     def is_open_to(self, user: str, groups: Collection[str], accounts: Collection[str]) -> bool:
         """Return whether this user may use the reservation: each of its lists must name the user."""

@@ -134,7 +134,7 @@ def rows(printed: str, delimiter: str, names: Sequence[str]) -> Iterator[dict[st
 
 
 def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
-    """Return a job from a row of squeue or sacct; `further` has attributes that they print differently."""
+    """Return a job from a row of squeue or sacct; `further` has attributes that the two print differently."""
     id_ = _ID.fullmatch(row["id"])
     exit_code, signal = exit_status(row["exit_status"])
     return SlurmJob(

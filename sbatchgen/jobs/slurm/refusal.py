@@ -61,7 +61,7 @@ class RefusalText(TextExplanation):
     """A text of Slurm with its explanation in refusals.yaml."""
 
     options: str = ""  # the options that may be at fault, or names of groups of options
-    general: bool = False  # whether it says too little to be shown beside other explained texts
+    general: bool = False  # whether it says so little that it is hidden beside other explained texts
 
 
 @frozen(kw_only=True)
@@ -98,7 +98,7 @@ UNCHECKED = (
     "whether the partition is DOWN",
 )
 # The text before a message: "sbatch: error: Batch job submission failed: ".
-_PREFIX = re.compile(
+_BEFORE_MESSAGE = re.compile(
     r"(?:sbatch: )?(?:error: |fatal: )?(?:Batch job submission failed: |allocation failure: )?"
     r"(?:\S+: line \d+: )?"
 )
@@ -131,7 +131,7 @@ def options_of_script(script: Script, file: str) -> dict[str, OptionSource]:
     return options
 
 
-def refusals(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> list[Refusal]:
+def refusals(exit_status: int, stderr: str, options: Mapping[str, OptionSource]) -> list[Refusal]:
     """Return the refusals in the stderr of sbatch, or one with its exit status if stderr has none.
 
     `options` has the options of the job by their long names.
@@ -139,32 +139,32 @@ def refusals(returncode: int, stderr: str, options: Mapping[str, OptionSource]) 
     explained = [pair for line in stderr.splitlines() if (pair := _explained(line, options))]
     has_specific = any(refusal.means for refusal, is_general in explained if not is_general)
     shown = [refusal for refusal, is_general in explained if not (is_general and has_specific)]
-    # Each explanation once. A dict keeps the last value of a key: of the reversed list, the first refusal.
+    # Each explanation once, with its first refusal: a dict keeps the last value, and the list is reversed.
     once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
-    return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {returncode}")]
+    return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {exit_status}")]
 
 
-def read_test_answer(returncode: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
+def read_test_answer(exit_status: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
     """Return the answer of `sbatch --test-only` from its exit status and its stderr."""
     match = _STARTS.search(stderr)
-    if returncode == 0:
+    if exit_status == 0:
         start, nodes = (match["start"], match["nodes"]) if match else ("", "")
         warnings = tuple(line for line in stderr.splitlines() if line.strip() and not _STARTS.search(line))
         return Answer(accepted=True, says=stderr.strip(), warnings=warnings, start=start, nodes=nodes)
-    return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(returncode, stderr, options)))
+    return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(exit_status, stderr, options)))
 
 
 def _explained(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
     """Return the refusal in a line, and whether its text is general; None for a line without a refusal."""
-    text = line[match.end() :] if (match := _PREFIX.match(line)) else line
+    text = line[match.end() :] if (match := _BEFORE_MESSAGE.match(line)) else line
     if not text.strip() or _ADDITIONS.match(line):
         return None
-    known = texts().find(text)
-    if known is None:
+    match_of_text = texts().find(text)
+    if match_of_text is None:
         return Refusal(says=text), False
-    explanation, groups = known
+    explanation, groups = match_of_text
     words = [word for word in groups if word]
-    # A name may be "{0}", the option that Slurm's text names.
+    # A name may be "{0}", for the option that Slurm's text names; "" fills slots without a word.
     names = [name.format(*words, *[""] * 3) for name in options_at_fault(explanation)]
     at_fault = tuple(options[name] for name in dict.fromkeys(names) if name in options)
     means, fix = filled(explanation, words)
