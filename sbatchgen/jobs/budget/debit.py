@@ -39,7 +39,7 @@ class Debit:
             raise BudgetError.of(what, fix="leave --keep-sbatch-env out")
         self.demand = compute_demand(script, options, environment)
         self._tasks = max(tasks, self.demand.tasks)
-        jobs = -(-self._tasks // self.demand.tasks)  # jobs of a chain, or arrays of a sweep
+        jobs = -(-self._tasks // self.demand.tasks)  # jobs of a chain or arrays of a sweep, rounded up
         self._at_once = self.demand.at_once * jobs
 
     def enter(self, *, keep: bool = True) -> None:
@@ -78,17 +78,17 @@ class Debit:
         for file, limits in self.limits.items():
             left = ledger.standing(file, limits, charges)
             yield from _forbidden(file, limits, demand)
-            yield from self._too_many(left, limits)
-            yield from self._too_long(left, limits, demand)
+            yield from self._problems_of_jobs(left, limits)
+            yield from self._problems_of_hours(left, limits, demand)
 
-    def _too_many(self, left: Standing, limits: Allowance) -> Iterator[Problem]:
+    def _problems_of_jobs(self, left: Standing, limits: Allowance) -> Iterator[Problem]:
         if left.jobs is not None and self._at_once > left.jobs:
             adds = f"this adds {self._at_once} job{'s' * (self._at_once > 1)} that may wait or run"
             what = f"{adds}; {left.jobs} of {limits.jobs} are left"
             yield Problem(what, f"the budget {left.file}", "wait until some have ended: sbatchgen status")
 
-    def _too_long(self, left: Standing, limits: Allowance, demand: Demand) -> Iterator[Problem]:
-        for unit, number, left_hours, total, words in (
+    def _problems_of_hours(self, left: Standing, limits: Allowance, demand: Demand) -> Iterator[Problem]:
+        for unit, number, left_hours, total, ending in (
             ("GPU", demand.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
             ("GPU", demand.gpus, limits.gpu_hours_per_job, None, " may be in one job"),
             ("CPU", demand.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
@@ -104,11 +104,11 @@ class Debit:
             starts = int(demand.starts * left_hours / hours)
             if 0 < starts < demand.starts:
                 fix = f"--max-restarts {starts - 1} or {fix}"
-            yield Problem(what + words + limits.ends, f"the budget {left.file}", fix)
+            yield Problem(what + ending + limits.ends, f"the budget {left.file}", fix)
 
 
 def _forbidden(file: str, limits: Allowance, demand: Demand) -> Iterator[Problem]:
-    """Yield problems that even the smallest job would have: an ended budget, a partition, an account."""
+    """Yield problems that even the smallest job would have: an ended budget, or a forbidden name."""
     if limits.until and time.time() > limits.until.epoch:
         yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_fix_by_owner(file))
     for noun, names in (("partition", demand.partitions), ("account", (demand.account,))):

@@ -35,19 +35,22 @@ class Demand(NamedTuple):
     account: str  # the account that it names; "" if it names none
 
     def hours(self, number: float, tasks: int = 0) -> float:
-        """Return the hours of all tasks and starts; `number`: GPUs or CPUs of each."""
+        """Return the hours of all tasks and starts, if each has this `number` of GPUs or CPUs."""
         return (tasks or self.tasks) * self.starts * number * self.time_s / 3600
 
 
 def compute_demand(script: bytes, options: Sequence[str], environment: Mapping[str, str]) -> Demand:
-    """Return the demand of a submission; raise BudgetError if it is not known, or SlurmError."""
+    """Return the demand of a submission.
+
+    Raises BudgetError if the demand is not known, and SlurmError if Slurm does not answer.
+    """
     job = JobScript(file="", text=with_options(script.decode("utf-8", "surrogateescape"), options))
     request = job.resources
     placement = find_placement(request, environment)
     time_s = (request.time if "time" in request else placement.time_s) or UNLIMITED
     restarts = [int(text) for text in _MAX_RESTARTS.findall(job.text)]
     restarts = [0 for _ in restarts] if "--no-requeue" in options else restarts  # Slurm refuses requeues then
-    for what, fix in _unknown(job, request, time_s, counted=bool(restarts)):
+    for what, fix in _unknown(job, request, time_s, restarts_known=bool(restarts)):
         raise BudgetError.of(f"a budget can't count this job: {what}", fix=fix)
     array, _, throttle = request.options.get("array", "").partition("%")
     tasks = sum(map(len, indices(array) or ())) or 1
@@ -59,9 +62,9 @@ def compute_demand(script: bytes, options: Sequence[str], environment: Mapping[s
 
 
 def _unknown(
-    job: JobScript, request: ResourceRequest, time_s: int, *, counted: bool
+    job: JobScript, request: ResourceRequest, time_s: int, *, restarts_known: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield why the demand of a job is not known, each with a fix; `counted`: its restarts are known."""
+    """Yield why the demand of a job is not known, each reason with a fix."""
     if time_s >= UNLIMITED:
         yield "it has no time limit", "add --time HH:MM:SS"
     if len(job.sbatch.components) > 1:
@@ -70,5 +73,5 @@ def _unknown(
         yield f"--{name} leaves open what it gets", f"leave --{name} out, and write {_SIZE_UNKNOWN[name]}"
     if request.options.get("exclusive") == "topo":
         yield "--exclusive=topo leaves open what it gets", "write --exclusive"
-    if not counted and _REQUEUE_COMMAND.search(job.text) and "no-requeue" not in request:
+    if not restarts_known and _REQUEUE_COMMAND.search(job.text) and "no-requeue" not in request:
         yield "the number of its restarts is not known", "add --no-requeue"

@@ -116,7 +116,7 @@ def _cpus(request: ResourceRequest, placement: Placement, gpus: int) -> int:
 
 
 def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, *, one_per_core: bool) -> int:
-    """Return the CPUs that Slurm allocates to a task, more than it asks for if it needs cores or memory.
+    """Return the CPUs that Slurm allocates to a task: more than requested if the task needs cores or memory.
 
     A task that uses one thread of each core gets all threads of its cores.
     """
@@ -129,7 +129,7 @@ def _cpus_of_task(request: ResourceRequest, placement: Placement, threads: int, 
 
 
 def _min_cpus_on_node(request: ResourceRequest, placement: Placement) -> int:
-    """Return the CPUs that the job gets on a node at least: by --mincpus, by -B, and by its memory."""
+    """Return how many CPUs the job gets on a node at least, by --mincpus, by -B and by its memory."""
     by_shape = 1  # -B SOCKETS:CORES:THREADS
     for part in request.options.get("extra-node-info", "").split(":"):
         by_shape *= int(part) if part.isdecimal() else 1

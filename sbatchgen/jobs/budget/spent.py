@@ -32,7 +32,7 @@ def standings(environment: Mapping[str, str]) -> list[Standing]:
 def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
     """Replace the charges of ended jobs by the use that Slurm reports; keep the others."""
     with contextlib.suppress(SlurmError):
-        rows_by_key = _free_ended(charges, environment)
+        rows_by_key = _clear_at_once_of_ended(charges, environment)
         ended = {
             charge.job: charge
             for charge in charges.values()
@@ -51,10 +51,10 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
                 rows = [row for row in all_rows if str(row.job) == job]
                 starts = [start for start in all_starts if start.job == job]
             if _count_tasks(rows) >= charge.tasks and all(row.state.ended for row in rows):
-                charges[charge.key] = _charged(charge, starts)
+                charges[charge.key] = _with_use(charge, starts)
 
 
-def _free_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
+def _clear_at_once_of_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
     """Set `at_once` of ended jobs to 0; return squeue's rows of all jobs, by the keys of the submissions."""
     rows_by_key: dict[str, list[SlurmJob]] = {}
     for row in queue(environment):
@@ -78,8 +78,8 @@ def _count_tasks(rows: Sequence[SlurmJob]) -> int:
     return sum(sum(map(len, indices(row.task) or ())) or 1 for row in rows)
 
 
-def _charged(charge: Charge, starts: Sequence[JobUsage]) -> Charge:
-    """Return the charge with the hours that its starts took."""
+def _with_use(charge: Charge, starts: Sequence[JobUsage]) -> Charge:
+    """Return the charge with the hours that its starts took, as Slurm has counted them."""
     gpus = sum((charge.gpus if start.gpus is None else start.gpus) * start.used_s for start in starts)
     cpus = sum((charge.cpus if start.cpus is None else start.cpus) * start.used_s for start in starts)
     return charge._replace(gpu_hours=gpus / 3600, cpu_hours=cpus / 3600, known=True)
