@@ -221,7 +221,7 @@ class Runtime:
         return []
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield the faults of the job's keys, that don't depend on the cluster."""
+        """Yield the faults of the job's keys that don't depend on the cluster."""
         yield from ()
 
     def unsaved(self, job: RuntimeJob) -> KeyFault | None:

@@ -1,4 +1,4 @@
-"""Stands in for py-tree-sitter in a browser, as far as `sbatchgen.check.bash.grammar` uses it.
+"""Replaces py-tree-sitter in a browser, with the parts that `sbatchgen.check.bash.grammar` uses.
 
 There web-tree-sitter parses. JavaScript walks its tree, and gives each node as four numbers: its kind, its
 start, its end and its depth. A missing token of the kind K has the number ~K, which is negative.
