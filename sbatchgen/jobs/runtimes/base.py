@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.chain import ToolOption
 
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
-FOLDERS = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")  # folders whose paths only the running job knows
+# Folders whose paths only the running job knows
+_FOLDERS_OF_JOB = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")
 # Returns a path of the job as a path on this machine; None if a variable in it is not set.
 FindLocal = Callable[[ShellPath], Path | None]
 # By vendor, the variables that select the GPUs which a process sees. AMD's second to fourth variable select
@@ -289,7 +290,7 @@ class ContainerRuntime(Runtime):
 
     def setup_commands(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function with the folders whose paths only the running job knows."""
-        yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in FOLDERS)])
+        yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in _FOLDERS_OF_JOB)])
 
     def is_file(self, image: str) -> bool:
         """Return whether the image is a file; other images are a name or the address of a registry."""

@@ -12,8 +12,9 @@ from sbatchgen.base.quoting import word
 
 QUERY_TIMEOUT_S = 30  # squeue itself gives up after 10 s (MessageTimeout, slurm.conf(5))
 MISSING_CONF_S = 5.0  # the limit if the file in SLURM_CONF is missing: Slurm would look for it for a minute
-ELSEWHERE = "use a node that has Slurm's commands, as a login node"
-FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
+# Fixes for a command of Slurm that is not installed here
+FIX_FOR_QUERIES = "use a node that has Slurm's commands, as a login node"
+FIX_FOR_SUBMISSIONS = "submit on a node that has Slurm's commands, or run here with --profile local"
 _CONF_VARIABLE = "SLURM_CONF"  # the path of slurm.conf, which every command needs
 # The names of variables that change a submitted job begin so
 _JOB_PREFIXES = ("PYXIS_CONTAINER_", "SBATCH_", "SLURM_")
@@ -129,15 +130,15 @@ def run(
     environment: Mapping[str, str],
     *,
     timeout: float,
-    elsewhere: str = ELSEWHERE,
+    fix_if_missing: str = FIX_FOR_QUERIES,
     keep_open: int | None = None,
     for_job: bool = False,
 ) -> Output:
     """Run a command of Slurm in this environment, and return its output.
 
     `keep_open` is a file descriptor that the command inherits. `for_job`: the command submits a job, which
-    gets the environment (see `child.run`). Raises SlurmError if the command can't be started, with the fix
-    `elsewhere` if the command is not installed here.
+    gets the environment (see `child.run`). Raises SlurmError if the command can't be started; the error has
+    the fix `fix_if_missing` if the command is not installed here.
     """
     program = arguments[0]
     try:
@@ -146,7 +147,7 @@ def run(
     except child.LateError as error:
         return Output(program, None, _text(error.stdout), _text(error.stderr), timeout)
     except OSError as error:
-        raise _cannot_start(program, error, environment, elsewhere) from error
+        raise _cannot_start(program, error, environment, fix_if_missing) from error
     status = status_in_shell(done.returncode)
     return Output(program, status, _text(done.stdout), _text(done.stderr), timeout)
 
@@ -156,7 +157,7 @@ def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         return status_in_shell(child.run_here(arguments, environment))
     except OSError as error:
-        raise _cannot_start(arguments[0], error, environment, ELSEWHERE) from error
+        raise _cannot_start(arguments[0], error, environment, FIX_FOR_QUERIES) from error
 
 
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -188,10 +189,10 @@ def _text(output: bytes | None) -> str:
 
 
 def _cannot_start(
-    program: str, error: OSError, environment: Mapping[str, str], elsewhere: str
+    program: str, error: OSError, environment: Mapping[str, str], fix_if_missing: str
 ) -> SbatchgenError:
     """Return the error for a program that is not installed, or that can't be executed."""
     path = search_path.find(program, environment, os.F_OK)
     if not path:
-        return SlurmError.of(f"there is no {program} here", fix=elsewhere)
+        return SlurmError.of(f"there is no {program} here", fix=fix_if_missing)
     return SlurmError.of(f"can't start {path}: {error.strerror}", fix=f"look at it: ls -lL {word(path)}")

@@ -41,9 +41,9 @@ _FIELDS = {
 # squeue's error if the controller knows none of the named jobs.
 _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", re.MULTILINE)
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")  # "4711", "4711_3", "4711_[5-9%2]" or "4711+0"
-FOLDER = "sbatchgen-"  # the start of the name of a script's folder; the key of the submission follows
+_FOLDER_PREFIX = "sbatchgen-"  # the start of the name of a script's folder; the key of the submission follows
 # The key in a script's path: "/tmp/sbatchgen-1f9c0a2b-x7/ddp". Arguments of the script may follow.
-_KEY = re.compile(rf"/{FOLDER}([0-9a-f]+)-[^/]*/[^/]+$")
+_KEY = re.compile(rf"/{_FOLDER_PREFIX}([0-9a-f]+)-[^/]*/[^/]+$")
 
 
 @frozen(kw_only=True)
@@ -160,7 +160,7 @@ def new_key() -> str:
 
 def folder_name(key: str) -> str:
     """Return the start of the name of a script's folder, for the key of its submission."""
-    return f"{FOLDER}{key}-"
+    return f"{_FOLDER_PREFIX}{key}-"
 
 
 def key_of(command: str) -> str:

@@ -34,7 +34,9 @@ def ask_slurm(
         with private_script(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", *options, str(file)]
             limit_s = client.patience_s(env, timeout or TEST_TIMEOUT_S)
-            answer = client.run(words, env, timeout=limit_s, elsewhere=client.FOR_SUBMISSIONS, for_job=True)
+            answer = client.run(
+                words, env, timeout=limit_s, fix_if_missing=client.FIX_FOR_SUBMISSIONS, for_job=True
+            )
         if answer.status is None:
             raise answer.error
     except SlurmError as error:

@@ -95,7 +95,7 @@ def _run(command: tuple[str, ...], environment: Mapping[str, str], lock: int | N
         command,
         environment,
         timeout=SUBMIT_TIMEOUT_S,
-        elsewhere=client.FOR_SUBMISSIONS,
+        fix_if_missing=client.FIX_FOR_SUBMISSIONS,
         keep_open=lock,
         for_job=True,
     )
