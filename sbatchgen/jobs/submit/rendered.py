@@ -82,6 +82,7 @@ def submission_of_job(
             resolved, environment, folder, run_dir, new_snapshot, find_conflict=find_conflict
         )
     folder = folder or Path()
+    # `plan` takes the words of `sbatchgen render`; a sweep has words of `sbatchgen sweep`.
     plan_command = ("sbatchgen", "plan", *request.rerun[2:]) if resolved.sweep is None else ()
     reads = snapshot_checksum(new_snapshot) if new_snapshot else facts.reads
     request = _with_folders(request, run_dir, new_snapshot)
