@@ -833,4 +833,3 @@ def test_a_rank_that_all_nodes_share_is_named_as_it_is_written(
     (message,) = (line for line in shown.splitlines() if "SB355" in line)
     written = option.replace(" ", "=").replace("_", "-")
     assert f"SB355: {written} gives all 2 nodes the same rank" in message
-
