@@ -41,7 +41,7 @@ def user_id() -> int:
 def user_folder(environment: Mapping[str, str], variable: str, default: str) -> str:
     """Return a user's folder by the XDG standard: the value of `variable`, or else `default` below HOME.
 
-    The standard ignores relative paths. The result is "" if none of the two gives an absolute path.
+    The standard ignores relative paths. The result is "" unless one of the two gives an absolute path.
     """
     folder, home = environment.get(variable, ""), environment.get("HOME", "")
     if folder.startswith("/"):

@@ -70,7 +70,7 @@ class _Cache(jinja2.FileSystemBytecodeCache):
             bucket.reset()
 
     def dump_bytecode(self, bucket: jinja2.bccache.Bucket) -> None:
-        """Write a compiled template; a full or read-only disk is no failure."""
+        """Write a compiled template; a full or read-only disk is not a failure."""
         with contextlib.suppress(OSError):
             super().dump_bytecode(bucket)
 
