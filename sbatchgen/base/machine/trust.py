@@ -12,8 +12,9 @@ from sbatchgen.base.files import OTHERS_WRITE, user_id
 from sbatchgen.base.quoting import word
 
 _MAX_LINKS = 40  # links that Linux follows on the way to a file
-# A function that returns who else can change or replace a part of a path; "" if no other user can. Such a function
-# gets the part, its status, whether the part is the last, and the write bits of a sticky folder around it.
+# A function that returns who else can change or replace a part of a path; "" if no other user can. Such a
+# function gets the part, its status, whether the part is the last, and the write bits of a sticky folder
+# around it.
 _Judge = Callable[..., str]
 
 
