@@ -40,7 +40,6 @@ def settings_of(
 
     `profile` and `slurm` are the values of the flags with these names. If the scripts run on this cluster
     (`runs_here`) and no profile is named, Slurm's release is that of the user's only profile.
-
     Raises CommandLineError for a wrong value of a flag, DocumentError for a wrong profile or sbatchgen.yaml.
     """
     project, project_places = _read_project(places)
@@ -54,7 +53,7 @@ def settings_of(
     _refuse_unknown_release(release)
     selected = _starts_of_ids(select, "--select")
     disabled = (*project_disabled, *_starts_of_ids(disable, "--disable"))
-    removed = RETIRED & {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
+    ids = {*selected, *disabled, *severity, *(cluster.policies if cluster else ())}
     return Settings(
         profile=cluster,
         places=document.places if document else {},
@@ -65,7 +64,7 @@ def settings_of(
         pedantic=pedantic,
         disabled=disabled,
         severity=severity,
-        removed=tuple(sorted(removed)),
+        removed=tuple(sorted(RETIRED & ids)),
     )
 
 
