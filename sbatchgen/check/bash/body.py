@@ -254,17 +254,17 @@ def string_body(body: Body, word: Word, *, context: Context | None = None) -> Bo
 
 def input_body(command: Command) -> Body | None:
     """Return the body of a command's here-document; None without a here-document, or if bash expands it."""
-    marks = [redirect.target for redirect in command.redirects if redirect.operator in ("<<", "<<-")]
-    mark = marks[0] if len(marks) == 1 else None
-    if mark is None or mark.value is None:
+    delimiters = [redirect.target for redirect in command.redirects if redirect.operator in ("<<", "<<-")]
+    delimiter = delimiters[0] if len(delimiters) == 1 else None
+    if delimiter is None or delimiter.value is None:
         return None
     text = command.source.text
-    at = text.find("\n", mark.end) + 1
-    end = re.compile(rf"^\t*{re.escape(mark.value)}$", re.MULTILINE).search(text, at) if at else None
+    at = text.find("\n", delimiter.end) + 1
+    end = re.compile(rf"^\t*{re.escape(delimiter.value)}$", re.MULTILINE).search(text, at) if at else None
     if end is None:
         return None
     inner = text[at : end.start()]
-    if not mark.quoted and "\\" not in mark.text and re.search(r"[$`\\]", inner):
+    if not delimiter.quoted and "\\" not in delimiter.text and re.search(r"[$`\\]", inner):
         return None
     return _read_string(inner, command.source.position(at), TOP, fixed=False)
 

@@ -228,7 +228,7 @@ def _prepare(text: str) -> bytes:
     """Return the text, rewritten so that the grammar reads it correctly, with one byte for each character."""
     data = text.encode("ascii", "replace")
     data = data.replace(b"\0", b"?").replace(b"<>", b"> ")  # the grammar does not know <>
-    if any(shape.search(data) for shape in _ASSIGNMENT_PAIRS):
+    if any(pair.search(data) for pair in _ASSIGNMENT_PAIRS):
         data = _ASSIGNMENTS.sub(_join_by_semicolons, b"\n" + data)[1:]
     data = _BACKSLASHES.sub(lambda match: b".." if match[1] else match[0], data)
     data = _SUM_TEST.sub(rb"$( (\1 )\2", data)

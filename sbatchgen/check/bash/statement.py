@@ -65,7 +65,7 @@ class Pipe:
 class Redirect(NamedTuple):
     """A redirection."""
 
-    operator: str  # such as ">", "<<" or "2>&1"'s ">&"
+    operator: str  # such as ">", "<<", or ">&" in 2>&1
     target: Word | None  # the file, the descriptor, the string of <<< or the delimiter of <<
     descriptor: str = ""  # the redirected descriptor, such as "2" in 2>; "" for the operator's default
 
@@ -286,9 +286,10 @@ def read_assignment(
     match = ASSIGNED.match(source.text, node.start, end)
     name, subscript, append = match.groups() if match else (source.text[node.start : end], "", "")
     items, value = None, read_word(source, match.end() if match else end, end)
-    for array in node.children:
-        if array.kind == "array":
-            items = tuple(read_word(source, *span[1:]) for span in spans(source.text, array.children))
+    for child in node.children:
+        if child.kind == "array":
+            words = spans(source.text, child.children)
+            items = tuple(read_word(source, word.at, word.end) for word in words)
     return Assignment(
         name=name,
         word=value if items is None else None,

@@ -36,12 +36,12 @@ class ShellText:
 
     def position(self, at: int) -> tuple[int, int]:
         """Return the line and the column of an offset, both from 1, in the script that holds this text."""
-        line0, column0 = self._origin
         if self.fixed:
-            return line0, column0
+            return self._origin
+        first_line, first_column = self._origin
         line = bisect_right(self._line_starts, at)
         column = at - self._line_starts[line - 1]
-        return line + line0 - 1, column + (column0 if line == 1 else 1)
+        return line + first_line - 1, column + (first_column if line == 1 else 1)
 
     @cached_property
     def _parsed(self) -> tuple[list[Node], tuple[Fault, ...], int]:
@@ -61,7 +61,7 @@ class ShellText:
 
     @property
     def unread(self) -> int:
-        """The first line that was not read, as the text is too long or too slow; 0 if all lines were read."""
+        """The first unread line of a text that is too long or takes too much time; 0 if all were read."""
         return self._parsed[2]
 
     @cached_property

@@ -76,8 +76,8 @@ class Variables:
             is_list = piece.subscript == "@" or (piece.subscript == "*" and not piece.quoted)
             is_split = not piece.quoted and not piece.subscript
             if is_list and not piece.operator:
-                parts = self._items(piece.name, piece.at)
-            elif is_split and not piece.operator and (value := self._value(piece.name, piece.at)):
+                parts = self._items_at(piece.name, piece.at)
+            elif is_split and not piece.operator and (value := self._value_at(piece.name, piece.at)):
                 parts = tuple(split_at_blanks(value))
         if parts is None:
             yield word
@@ -101,11 +101,11 @@ class Variables:
                 and piece.subscript in ("", "0")
                 and piece.operator in _KEEPING_OPERATORS
             ):
-                value = self._value(piece.name, piece.at) if depth and budget[0] > 0 else None
+                value = self._value_at(piece.name, piece.at) if depth and budget[0] > 0 else None
             pieces += (piece,) if value is None else self._resolve(value, depth - 1, budget)
         return tuple(pieces)
 
-    def _value(self, name: str, at: int) -> Word | None:
+    def _value_at(self, name: str, at: int) -> Word | None:
         """Return the value of a variable at an offset; None if the value is not known."""
         last, later = self._last_certain(name, at)
         if last is None or next(later, None) is not None:
@@ -114,7 +114,7 @@ class Variables:
             return last.items[0] if last.items else None
         return last.word
 
-    def _items(self, name: str, at: int) -> tuple[Word, ...] | None:
+    def _items_at(self, name: str, at: int) -> tuple[Word, ...] | None:
         """Return the elements of an array at an offset, even if a branch appends them; None if unknown."""
         last, later = self._last_certain(name, at)
         if last is None or last.items is None:
@@ -132,12 +132,12 @@ class Variables:
         if history is None:
             return None, iter(())
         if self._functions.end_around(at):
-            return history.single, iter(())
+            return history.only, iter(())
         count = bisect_right(history.certain_ends, at)  # the number of certain assignments before the offset
-        following = history.certain[count - 1] + 1 if count else 0  # the index after the last of them
-        last = history.by_shell[following - 1] if count else None
-        repeated = history.in_rest_of_loop(at, self._loops.end_around(at))
-        return last, chain(history.ended_before(at, following), repeated, history.by_functions)
+        next_index = history.certain_indices[count - 1] + 1 if count else 0  # after the last of them
+        last = history.by_shell[next_index - 1] if count else None
+        in_next_round = history.in_rest_of_loop(at, self._loops.end_around(at))
+        return last, chain(history.ended_before(at, next_index), in_next_round, history.by_functions)
 
 
 class _Spans:
@@ -161,9 +161,9 @@ class _History:
     """The assignments of a variable in the order of the text. A use of the variable looks at few of them."""
 
     def __init__(self, assignments: list[Assignment]) -> None:
-        is_single = len(assignments) == 1 and assignments[0].context.top
+        is_only = len(assignments) == 1 and assignments[0].context.top
         # The only assignment, if the script's own shell always makes it; else None.
-        self.single = assignments[0] if is_single else None
+        self.only = assignments[0] if is_only else None
         functions = (assignment for assignment in assignments if assignment.context.function)
         # The assignments in functions that outlive a call of the function.
         self.by_functions = [assignment for assignment in functions if assignment.setter not in LOCAL]
@@ -172,8 +172,10 @@ class _History:
         # The assignments that the script's own shell makes, perhaps not always.
         self.by_shell = [assignment for assignment in self._outside if _is_of_own_shell(assignment)]
         # The indices of the certain assignments in `by_shell`, and the offsets where they end.
-        self.certain = [at for at, assignment in enumerate(self.by_shell) if _is_certain(assignment)]
-        self.certain_ends = [self.by_shell[at].end for at in self.certain]
+        self.certain_indices = [
+            index for index, assignment in enumerate(self.by_shell) if _is_certain(assignment)
+        ]
+        self.certain_ends = [self.by_shell[index].end for index in self.certain_indices]
 
     def ended_before(self, at: int, index: int) -> Iterator[Assignment]:
         """Yield the assignments of `by_shell`, from an index on, that end before an offset."""
