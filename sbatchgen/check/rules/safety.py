@@ -98,8 +98,8 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in TEXT_PROGRAMS:
         return False
     is_used = any(use.name == command.path for use in script.body.uses)
-    sets_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
-    return is_used or sets_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
+    is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
+    return is_used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
 
 _TEXT_READERS = programs("reads-text")  # programs that print a part of their input
@@ -120,9 +120,11 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
                 continue  # the word is the value of an option, such as --exclude
             has_quoted_star = any(piece.quoted and "*" in piece.text for piece in word.pieces)
             literal = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
-            # An option, a path on another host or a text is meant as written.
-            is_other = "=" in word.text or ":" in literal or literal.startswith("-") or " " in literal
-            if not has_quoted_star or is_other:
+            # An option, a path on another host, or a text with blanks.
+            is_meant_as_written = (
+                "=" in word.text or ":" in literal or literal.startswith("-") or " " in literal
+            )
+            if not has_quoted_star or is_meant_as_written:
                 continue
             fate = "-rf removes nothing" if command.name == "rm" else f"{command.name} finds no such file"
             what = f"{word.text} is one name with a *, not a pattern, as the * is in quotes: {fate}"
@@ -187,7 +189,7 @@ def _removes_too_much(script: JobScript) -> Iterator[Hit]:
                 continue
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
-            removed = "".join(part.text for part in rest)  # the word if the variable is empty
+            removed = "".join(part.text for part in rest)  # what rm gets if the variable is empty
             is_site_variable = piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY_VARIABLES
             if is_site_variable or removed not in ("/*", "/**"):
                 continue
@@ -263,17 +265,17 @@ def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
     """Find placeholders, in one hit; a placeholder that Slurm or bash refuses is an error."""
     is_refused = script.is_refused_for_placeholder  # by sbatch
     unparsed = {} if is_refused else unfilled_commands(script)
-    lines = dict(_placeholders(script)) | unparsed
-    if not lines:
+    matches = dict(_placeholders(script)) | unparsed
+    if not matches:
         return
-    first = next(iter(script.unfilled if is_refused else unparsed or lines))
+    first = next(iter(script.unfilled if is_refused else unparsed or matches))
     fate = ": bash can't parse the line" if unparsed else ""
     fate = ": sbatch refuses the script" if is_refused else fate
     for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
         line = script.at_option(option).line if option in script.options else 0
-        if line in lines and slurmctld_refuses(option, script.option(option), script):
+        if line in matches and slurmctld_refuses(option, script.option(option), script):
             first, fate = line, ": Slurm refuses the script"
-    match, others = lines[first], [str(number) for number in lines if number != first]
+    match, others = matches[first], [str(number) for number in matches if number != first]
     what = f"'{match[0]}' is a placeholder{fate}"
     also = f", also in line{'s' * (len(others) > 1)} {first_names(others, 5)}" if others else ""
     place = script.at(first, match.start() + 1, match.end() + 1)
@@ -356,30 +358,30 @@ _INCREMENT = re.compile(r"(?:\(\(|let)[ \t]*\"?([A-Za-z_]\w*)\+\+\"?[ \t]*(?:\)\
 def _option_as_command(script: JobScript) -> Iterator[Hit]:
     if not _OPTION_LINE.search(script.text) or script.body.language not in SHELLS:
         return  # saves looking for commands
-    starts = {command.at for command in script.body.commands if command.at < script.body.end}
-    lines = (match.end() - 1 for match in _OPTION_LINE.finditer(script.text))
-    option_starts = [at for at in lines if at in starts]  # the grammar takes --name=value for an assignment
+    command_starts = {command.at for command in script.body.commands if command.at < script.body.end}
+    dashes = (match.end() - 1 for match in _OPTION_LINE.finditer(script.text))  # offsets of the first dash
+    option_starts = [at for at in dashes if at in command_starts]
     ends: set[int] = set()  # the last lines of all commands, found when first needed
     comments = {line for line, _ in script.body.comments} if option_starts else set()
     for at in option_starts:
         number, column = script.body.source.position(at)
         before, line = script.lines[number - 2 : number]
         stripped = before.rstrip(" \t")
-        is_comment = number - 1 in comments
+        is_after_comment = number - 1 in comments
         what = f"bash takes '{line.split()[0]}' for a command: the previous line "
         place = script.at(number, column)
-        if stripped.endswith("\\") and stripped != before and not is_comment:
+        if stripped.endswith("\\") and stripped != before and not is_after_comment:
             what += "has a space after its backslash, so it does not continue"
             edits = (Edit(number - 1, len(stripped) + 1, 0, ""),)
             yield Hit(place, what, "remove the space", edits=edits)
-        elif (is_comment or not before.endswith("\\")) and not script.body.faults:
+        elif (is_after_comment or not before.endswith("\\")) and not script.body.faults:
             ends = ends or {command.end_line for command in script.body.commands if not command.is_test}
             if not _may_continue(script, number - 1, ends):
                 if (not before.strip() or before.lstrip().startswith("#")) and _OPTION_START.match(line):
                     what = f"bash takes '{line.split()[0]}' for a command: a command starts with a program"
                     yield Hit(place, what, "write the program before its options, or remove the line")
                 continue
-            if is_comment:
+            if is_after_comment:
                 fix = "move the comment above the command: a comment ends it, also before a backslash"
                 verb = "is" if before.lstrip().startswith("#") else "ends in"
                 yield Hit(place, f"{what}{verb} a comment, which does not continue", fix)
