@@ -28,7 +28,8 @@ NODE_VARIABLES = frozenset(
     ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 )
 MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, all with the same numbers
-_RETURNS_AT_ONCE = (  # the end of a message after the program's name, and the fix
+# The values of _LEAVING_PROGRAMS: the end of a message after the program's name, and the fix.
+_RETURNS_AT_ONCE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
@@ -46,7 +47,8 @@ _LEAVING_PROGRAMS = {
     "tmux": _RETURNS_AT_ONCE,
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
-USUALLY_MEANT_PROGRAMS = programs("usually-meant")  # sites may allow sudo, ssh may leave the cluster
+# Programs that scripts usually start on purpose: a site may allow sudo, and ssh may leave the cluster.
+USUALLY_MEANT_PROGRAMS = programs("usually-meant")
 # Arguments of sleep from an hour on: 3600, 90m, 1h, infinity.
 _HOUR_OR_MORE = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
@@ -54,7 +56,7 @@ _HOUR_OR_MORE = re.compile(
 )
 # A script with such a text goes through the nodes of its job.
 _LISTS_NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
-_WAITING_PROGRAMS = programs("waits")  # programs that wait for nothing of the job, such as sleep
+_WAITING_PROGRAMS = programs("waits")  # programs that run on while the GPUs are idle, such as sleep
 
 
 @RULES.add(
@@ -119,7 +121,7 @@ def _unawaited_background(script: JobScript) -> Iterator[Hit]:
         if other.name in _KEEPING_PROGRAMS or not (other.context.loop and other.background)
     ]
     if any(other.context.loop or not (other.is_test or other.name in QUICK_PROGRAMS) for other in foreground):
-        return
+        return  # the background program may end before a loop or a slow command does
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
     what = "the script ends while this runs in the background: Slurm then kills it"
@@ -186,8 +188,8 @@ def _gpus_of_others(script: JobScript) -> Iterator[Hit]:
         value = setting.value or ""
         gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
-            has = "has one GPU on a node, number 0" if gpus == 1 else f"has GPUs 0 to {gpus - 1} on a node"
-            what = f"CUDA_VISIBLE_DEVICES={value}, but the job {has}: "
+            own_gpus = "one GPU on a node, number 0" if gpus == 1 else f"GPUs 0 to {gpus - 1} on a node"
+            what = f"CUDA_VISIBLE_DEVICES={value}, but the job has {own_gpus}: "
             what += "others don't exist, or are another job's"
             yield Hit(script.at_start(setting), what, "remove it: Slurm sets it")
 
@@ -363,13 +365,13 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, program = launch.tasks, launch.program
         name = program.name.rpartition("/")[2]
-        verb = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""  # of GROMACS
+        gmx_command = program.body.value(program.rest[0]) if name == "gmx" and program.rest else ""
         if not tasks or tasks < 2:
             continue
         if launch.step and name in SERVER_PROGRAMS:
             what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-        if not (name in SERIAL_PROGRAMS or verb in _SERIAL_GROMACS):
+        if not (name in SERIAL_PROGRAMS or gmx_command in _SERIAL_GMX):
             continue
         is_on_node_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
         fills_each_node = launch.tasks_per_node == 1 and name in _STAGING_PROGRAMS
@@ -435,5 +437,6 @@ _TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HO
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING_PROGRAMS = programs("stages")  # programs that fill the local disk of each node
 SERIAL_PROGRAMS = programs("serial")  # programs that a step should start once
-SERVER_PROGRAMS = programs("waits") - programs("helper")  # such as jupyter
-_SERIAL_GROMACS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
+SERVER_PROGRAMS = programs("waits") - programs("helper")  # such as jupyter, but not sleep
+# Commands of GROMACS that run as one process, such as gmx grompp.
+_SERIAL_GMX = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
