@@ -162,7 +162,7 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
                 continue
             rest = script.text.replace(script.body.source.text[command.at : command.end], "")
             if signal in rest or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", rest):
-                continue  # the script may send the signal itself
+                continue  # the script may send the signal itself, as with kill -10 or scancel -s USR1
             what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
             yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
 
@@ -188,7 +188,7 @@ def _false_mark_of_success(script: JobScript) -> Iterator[Hit]:
 
 
 def _writes_mark(script: JobScript, body: Body) -> bool:
-    """Return whether the body of a trap, or a function that it calls, always writes a file such as `done`."""
+    """Return whether a trap's body or a function that it calls writes `done` or the like, also at scancel."""
     called = {command.name for command in body.commands} - {""}
     in_called = [command for command in script.body.commands if command.context.function in called]
     status_uses = [use for use in (*body.uses, *script.body.uses) if use.name == "?"]
@@ -200,7 +200,7 @@ def _writes_mark(script: JobScript, body: Body) -> bool:
     )
     for command in commands:
         if command.context.branch and not sees_status:
-            continue  # the trap tests the work before it writes the mark
+            continue  # the branch tests the work itself, not $?, which is mostly 0 at scancel
         files = [redirect.target for redirect in command.redirects if redirect.operator in (">", ">>", ">|")]
         files += command.words[1:] if command.name == "touch" else ()
         if any(file and _DONE_NAME.search(file.text) for file in files):
