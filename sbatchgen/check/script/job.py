@@ -95,7 +95,7 @@ class Job:
 
     @cached_property
     def user(self) -> User | None:
-        """The profile's facts about the current user; None if they are about another user."""
+        """The profile's facts about the current user; None if the profile describes another user."""
         if self.profile.user is None:
             return None
         from sbatchgen.check.script.user import user_of_process  # few profiles have a `user`

@@ -7,8 +7,8 @@ from sbatchgen.check.sbatch.getopt import Option, Stop
 from sbatchgen.check.sbatch.option_table import value_kinds
 from sbatchgen.check.sbatch.values import RefusedError, check_value
 
-# Two quick tests: a line with a placeholder of a program matches both, but a line that starts with a
-# dot need only match the first.
+# Two quick tests. A line with a placeholder of a program matches both, or starts with a dot and matches
+# the first.
 _MARKS = re.compile(r"[{<@!]|%[A-Z]{2}|%[%(]|_R_|__|XXX|\$\$|[=:\s]#|^\.")
 _MARK_STARTS = re.compile(r"[{<@!%_X$#]")  # after the first character
 # Placeholders of programs: Jinja, CMake's @NAME@, %NAME%, {name}, <<<name>>>, %(name)s, __NAME__, and marks

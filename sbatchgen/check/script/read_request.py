@@ -28,7 +28,7 @@ def resources(
     text = {name: use.value or "" for name, use in options.items()}
     nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
 
-    def counted(name: str) -> int | None:
+    def number_of(name: str) -> int | None:
         return _read(partial(count, name, slurm=slurm), text.get(name))
 
     return ResourceRequest(
@@ -37,11 +37,11 @@ def resources(
         nowhere=nowhere,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
-        ntasks=counted("ntasks"),
-        ntasks_per_node=counted("ntasks-per-node"),
-        ntasks_per_gpu=counted("ntasks-per-gpu"),
-        cpus_per_task=counted("cpus-per-task"),
-        cpus_per_gpu=counted("cpus-per-gpu"),
+        ntasks=number_of("ntasks"),
+        ntasks_per_node=number_of("ntasks-per-node"),
+        ntasks_per_gpu=number_of("ntasks-per-gpu"),
+        cpus_per_task=number_of("cpus-per-task"),
+        cpus_per_gpu=number_of("cpus-per-gpu"),
         gpus=gres.gpu_amounts(text.get("gpus"), slurm=slurm),
         gpus_per_node=gres.gpu_amounts(text.get("gpus-per-node"), slurm=slurm),
         gpus_per_task=gres.gpu_amounts(text.get("gpus-per-task"), slurm=slurm),

@@ -143,7 +143,7 @@ class TrainerSource:
         may_hide_load = not self.whole or self.packages - known or _DYNAMIC.search(self.words)
         if may_hide_load or _LOAD_SIGN.search(self.words):
             return None
-        # A library that trains would also load, and it was not asked to.
+        # A library that trains loads a checkpoint only if a call asks for one, and no call does.
         leaves_to_library = self.packages & _PACKAGES["loading"] and _FIT_CALL.search(self.words)
         saves_state = _STATE_CALL.search(self.words)
         return False if leaves_to_library or saves_state or not _READ_CALL.search(self.words) else None

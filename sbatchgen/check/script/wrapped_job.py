@@ -47,12 +47,14 @@ def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | Non
     The result is None without --wrap, and if the text does not show an option that counts processes.
     """
     options: list[str] = []
-    string, before = None, ""  # `before` is the text of the word before
+    string, previous = None, ""  # `previous` is the text of the word before
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
         value = script.body.value(word)
         name, equals, _ = word.text.partition("=")
-        is_value = before.startswith("-") and "=" not in before and not before.startswith(_COUNT_OPTIONS)
-        if before == "--wrap" or (equals and name == "--wrap"):
+        is_value = (
+            previous.startswith("-") and "=" not in previous and not previous.startswith(_COUNT_OPTIONS)
+        )
+        if previous == "--wrap" or (equals and name == "--wrap"):
             string = word
         elif value is not None:
             options += [shlex.quote(value)] if name != "--wrap" else []
@@ -60,5 +62,5 @@ def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | Non
             options.append("1")
         elif not (equals and name.startswith("--")) or name.startswith(_COUNT_OPTIONS):
             return None
-        before = word.text
+        previous = word.text
     return (" ".join(options), string) if string else None
