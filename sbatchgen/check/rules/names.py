@@ -28,7 +28,7 @@ def values_of(kind: str) -> dict[str, list[str]]:
 
 SLURM_VARIABLES = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
 NAMES_MAX = 200  # names of a script that are compared with names of Slurm
-LONGEST = 60  # characters of a name that is compared
+LONGEST = 60  # the most characters of a name that is compared
 # Variables that some sites set, without _ as other sites write them with it.
 _SITE_SLURM_NAMES = frozenset(
     ("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR")
@@ -87,7 +87,7 @@ def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     exported = {word for command in script.named("export", "declare") for word in command.arguments}
     yield from _unexported_to_tasks(script, exported)
     exported |= {setting.name for setting in body.sets if setting.exported}
-    used = {use.name for use in body.uses}  # a variable of the script itself
+    used = {use.name for use in body.uses}  # no hit: the script may keep these variables for itself
     if not _RANK_VARIABLES.isdisjoint(script.assigned):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
         has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
@@ -143,15 +143,16 @@ def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
             if re.fullmatch(r"'[^']*'", string):  # in '...'"$NAME"'...' the batch shell expands $NAME
                 yield launch, string
         for redirect in command.redirects if shell and "command" not in shell.options else ():
-            mark = redirect.target
-            if mark and redirect.operator.startswith("<<") and mark.quoted:  # <<'END'
-                after = command.source.text[mark.end :].partition("\n")[2]
-                end = re.compile(rf"^\t*{re.escape(mark.text[1:-1])}$", re.MULTILINE).search(after)
+            delimiter = redirect.target
+            if delimiter and redirect.operator.startswith("<<") and delimiter.quoted:  # <<'END'
+                after = command.source.text[delimiter.end :].partition("\n")[2]
+                end = re.compile(rf"^\t*{re.escape(delimiter.text[1:-1])}$", re.MULTILINE).search(after)
                 yield launch, after[: end.start()] if end else ""
 
 
 # Parts of a task's text without variables: single quotes in a here-document, comments, and an escaped $.
 _NOT_EXPANDED = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
+# $NAME or ${NAME}, without an operator.
 _USED_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
 # A variable that the text itself sets: NAME=, for NAME, read NAME.
 _MADE_VARIABLE = re.compile(

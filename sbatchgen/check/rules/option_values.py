@@ -82,6 +82,7 @@ def _time_in_minutes(job: Job) -> Iterator[Hit]:
             continue
         minutes, seconds = int(match[1]), match[2]
         is_round = minutes % 5 == 0
+        # 24 and 120:00 mean hours, but 120 alone is more likely two hours in minutes.
         means_hours = minutes in FULL_HOURS and not (seconds is None and is_round)
         may_be_minutes = is_round or minutes > FEW_HOURS or not job.trains
         if may_be_minutes and not means_hours and int(seconds or 0) == 0:

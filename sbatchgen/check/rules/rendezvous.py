@@ -95,8 +95,8 @@ def _highest_port(text: str) -> int | None:
         if not (term := _TERM.fullmatch(part)) or part.count("(") != part.count(")"):
             return None
         number, random, modulo = term.groups()
-        is_job_id = not (number or random or modulo)  # without a %: small on a young cluster
-        if is_job_id or (number and modulo):
+        is_whole_job_id = not (number or random or modulo)  # how large the cluster's ids are is unknown
+        if is_whole_job_id or (number and modulo):
             return None
         if number:
             total += int(number)
@@ -161,12 +161,12 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
             yield Hit(at, missing_hosts_message(nodes), deepspeed_fix(), "warning")
         rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
         has_computed_rank = rank and not (launcher.text_of(rank) or "$").isdecimal()
-        is_alone = (launch.launcher_nodes or 0) < 2
-        if not call.is_static or is_alone or has_computed_rank or _may_get_rank(launch):
+        is_for_one_node = (launch.launcher_nodes or 0) < 2
+        if not call.is_static or is_for_one_node or has_computed_rank or _may_get_rank(launch):
             continue
         if not has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address
-        severity = None if not launcher.name.startswith("accelerate") else "warning"
+        severity = "warning" if launcher.name.startswith("accelerate") else None
         edits = rendezvous_edits(script, launcher)
         same_rank = f"{rank.name}={launcher.text_of(rank)}" if rank else ""
         what, fix = same_rank_texts(launcher.name, nodes, same_rank)

@@ -60,8 +60,9 @@ def _requeues(script: JobScript) -> list[Command]:
 )
 def _deleted_results(script: JobScript) -> Iterator[Hit]:
     """Find a folder of the program's results that a job with --requeue removes at its start."""
-    knows_restarts = re.search(r"RESTART|mktemp|TMP", script.text)  # or has a new folder for each start
-    if "requeue" not in script.options or knows_restarts:
+    # Such a script tests whether it restarts, or has a new folder for each start.
+    expects_restarts = re.search(r"RESTART|mktemp|TMP", script.text)
+    if "requeue" not in script.options or expects_restarts:
         return
     yield from _deleted_input(script)
     for command in script.named("rm"):
@@ -72,12 +73,12 @@ def _deleted_results(script: JobScript) -> Iterator[Hit]:
             folder = script.body.text_of(word).rstrip("/*")
             if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
                 continue  # an option, or a folder that the next start makes again
-            names_folder = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
+            folder_in_text = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
             for launch in script.launches:
                 if not (launch.is_training or (launch.step and not launch.is_helper)):
                     continue
                 texts = [script.body.text_of(argument) for argument in launch.program.words[1:]]
-                if launch.command.at > command.at and any(map(names_folder.search, texts)):
+                if launch.command.at > command.at and any(map(folder_in_text.search, texts)):
                     what = f"--requeue starts the script again from its first line: this removes {folder}, "
                     what += "and what the job has written there"
                     fix = f"((${{SLURM_RESTART_COUNT:-0}})) || {command.text}"

@@ -68,8 +68,8 @@ def _conda_without_functions(script: JobScript) -> Iterator[Hit]:
         may_define_functions = command.name in ("source", ".", "\\.", "module", "ml")
         if command.name in ("source", ".") and len(command.words) > 1:
             file = script.body.text_of(command.words[1])
-            has_other = any(other is not command for other in script.named(*PREPARES))
-            if re.search(r"/\.bashrc$", file) and not has_other:
+            is_only_setup = all(other is command for other in script.named(*PREPARES))
+            if re.search(r"/\.bashrc$", file) and is_only_setup:
                 yield from _conda_after_bashrc(script, command)
         if may_define_functions or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
@@ -137,8 +137,8 @@ def _sourced_under_nounset(script: JobScript) -> Iterator[Hit]:
         is_activate = argument == "activate"  # of `conda activate` or `source activate`
         is_setup_file = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", argument))
         if (is_activate or is_setup_file) and script.body.option_at("nounset", command.line):
-            who = f"{command.name} activate" if is_activate else "the sourced file"
-            what = f"{who} may use unset variables: under set -u that ends the job (unbound variable)"
+            culprit = f"{command.name} activate" if is_activate else "the sourced file"
+            what = f"{culprit} may use unset variables: under set -u that ends the job (unbound variable)"
             # Newer releases of conda work with set -u.
             is_profile = re.search(r"(?:bashrc|/etc/profile)$", argument) is not None
             fix = "set +u on a line before it, and set -u after it"

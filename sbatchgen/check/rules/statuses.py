@@ -75,7 +75,7 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 
-# The texts that may follow the last command of a string, also within an if.
+# The texts that may follow the last command of a string, also within an if, such as "; else echo no; fi".
 _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
 
 

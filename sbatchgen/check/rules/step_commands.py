@@ -119,10 +119,12 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
         if command.name not in {*SHELLS, "sbatch", "srun"}:
             continue
         for redirect in command.redirects:
-            mark = redirect.target
-            if mark is None or redirect.operator not in ("<<", "<<-") or mark.quoted or "\\" in mark.text:
+            delimiter = redirect.target
+            if delimiter is None or redirect.operator not in ("<<", "<<-"):
                 continue
-            text = re.split(rf"(?m)^\t*{re.escape(mark.text)}$", command.source.text[mark.end :])[0]
+            if delimiter.quoted or "\\" in delimiter.text:
+                continue  # bash does not expand the text
+            text = re.split(rf"(?m)^\t*{re.escape(delimiter.text)}$", command.source.text[delimiter.end :])[0]
             for match in _MADE_VARIABLE.finditer(text):
                 name = match[1] or match[2]
                 # Later in the text: $NAME or ${NAME}, without a backslash.
@@ -130,7 +132,7 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
                 if is_used and name not in script.assigned and not name.endswith("PATH"):
                     what = f"this shell expands ${name} before {command.name} reads the text: it is empty "
                     what += "there"
-                    yield Hit(script.at_command(command), what, f"<<'{mark.text}', or \\${name}")
+                    yield Hit(script.at_command(command), what, f"<<'{delimiter.text}', or \\${name}")
                     return
 
 

@@ -120,7 +120,7 @@ def _cut_export(script: JobScript, word: Word, following: Word | None) -> Iterat
 
 
 def _cut_at_comma(value: str) -> tuple[str, str] | None:
-    """Return the message and the fix for an --export that cuts a value at a comma, if any."""
+    """Return the message and the fix for an --export that cuts a value at a comma; None without a cut."""
     first, *parts = value.strip("\"'").split(",")
     for before, part in zip((first, *parts), parts, strict=False):
         if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
@@ -219,5 +219,5 @@ _SERVER_NAME = re.compile(
     r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"
     r"|(?<![a-z])ray(?![a-z])"
 )
-# The number of workers of a data loader, which are no servers.
+# The number of a data loader's workers, such as num_workers. These workers are no servers.
 _WORKER_COUNT = re.compile(r"(?i)(?:n|num|number|max)[-_]?(?:of[-_])?workers|workers(?==| \d)")

@@ -40,7 +40,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
         count = launch.number(option, mpi)
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
-            continue  # options such as --hostfile and --oversubscribe give other slots than Slurm's
+            continue  # --hostfile, --oversubscribe and the like allow other numbers than the job's tasks
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
         # Other MPIs than Open MPI may start all processes on the CPUs of --cpus-per-task.
         severity: Severity | None = "info" if count > tasks and cpus_per_task > 1 else None
@@ -157,5 +157,6 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-# A script with such a text gives its tasks their ranks. Begins with a literal, for which the search is fast.
+# A script with such a text gives its tasks their ranks. Each alternative begins with a literal, for which
+# the search is fast.
 _RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")

@@ -36,7 +36,7 @@ def _endless_wait(script: JobScript) -> Iterator[Hit]:
     submissions = [command.at for command in script.named("sbatch") if not command.context.branch]
     for command, loop_start in _unbounded_waits(script) if server_starts or submissions else ():
         is_probe = command.name in _PROBE_PROGRAMS
-        if not is_probe and not _is_named(command.words[-1], script.body.source.text[:loop_start]):
+        if not is_probe and not _is_named_in(command.words[-1], script.body.source.text[:loop_start]):
             continue  # the loop waits for a file that a person makes
         if server_starts and server_starts[0] < loop_start:
             what = f"if the server has ended, {command.name} never succeeds: "
@@ -76,7 +76,7 @@ _READS_FIRST_WORD = re.compile(
 )
 
 
-def _is_named(word: Word, earlier: str) -> bool:
+def _is_named_in(word: Word, earlier: str) -> bool:
     """Return whether the script's earlier text names a file, or sets one of the variables in its name."""
     return word.text.strip('"') in earlier or any(f"{name}=" in earlier for name in word.variables)
 
@@ -91,7 +91,7 @@ def _unbounded_waits(script: JobScript) -> Iterator[tuple[Command, int]]:
             continue
         start, end = next(span for span in reversed(script.body.loops) if span[0] <= command.at < span[1])
         loop = script.body.source.text[start:end]
-        is_negated = "!" in loop[: command.at - start + 5]  # also in [ ! -f FILE ]
+        is_negated = "!" in loop[: command.at - start + 5]  # up to the ! of [ ! -f FILE ]
         repeats_failure = loop.startswith("until") != is_negated  # `until COMMAND` or `while ! COMMAND`
         if not _LOOP_BOUND.search(loop) and (context.substitution or repeats_failure):
             yield command, start
