@@ -157,6 +157,6 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-# A script with such a text gives its tasks their ranks. Each alternative begins with a literal, for which
-# the search is fast.
+# A script with such a text gives its tasks their ranks. Each alternative begins with a literal, because the
+# search for a literal is fast.
 _RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")

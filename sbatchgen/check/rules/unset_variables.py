@@ -212,14 +212,16 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     is_in_comment = any(re.search(rf"#.*\b{name}\b", line) for line in lines_with_name)
     if command is None or is_in_comment or "--export" in script.text:
         return  # a comment or an option explains the variable
-    index = next((at for at, word in enumerate(command.words) if word.at <= use.at < word.end), None)
+    holders = (index for index, word in enumerate(command.words) if word.at <= use.at < word.end)
+    index = next(holders, None)
     if index is None or command.context.function or command.is_test:
         return
     word = command.words[index]
     is_only_word = word.text.strip('"') in (f"${name}", f"${{{name}}}")
     is_script = is_only_word and index == 1 and _INTERPRETERS.fullmatch(command.name)
     is_program = index == 0 and len(command.words) > 1
-    starts_word = word.at + 2 >= use.at - (word.text[0] == '"')  # $NAME/x, ${NAME}/x or "$NAME/x"
+    # At most two characters and a quote precede the variable: $NAME/x, "${NAME}/x" or ./$NAME.
+    starts_word = word.at + 2 >= use.at - (word.text[0] == '"')
     is_path = command.name in _OPENERS and starts_word
     if is_script or is_program or is_path:
         what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
