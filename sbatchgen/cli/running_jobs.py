@@ -208,7 +208,7 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     if problems:
         raise SlurmError(problems)
     name, job = state.run.name, state.last
-    rows = [row for row in state.now if row.state.name == "RUNNING"]
+    rows = [row for row in state.queue_rows if row.state.name == "RUNNING"]
     if job and seen_jobs.is_local(job):
         sys.exit(run_here(command, os.environ))
     if not rows:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs import job_log
-from sbatchgen.jobs.runs.job_log import Tail, find_logs, starts
+from sbatchgen.jobs.runs.job_log import Tail, find_logs, start_count
 from sbatchgen.jobs.runs.record import Record
 
 
@@ -152,4 +152,4 @@ def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pyt
 def test_a_count_of_starts_that_no_script_prints_is_none(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"Job 1 on n1, restart 2 of at most 3\nJob 1 on n1, restart {'9' * 5000} of at most 3\n")
-    assert starts(log) == 3
+    assert start_count(log) == 3

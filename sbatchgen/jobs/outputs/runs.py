@@ -113,7 +113,9 @@ def logs_output(run: str, text: str) -> LogsOutput:
     """Return the output of `logs`: lines without colours; a progress bar becomes the line seen last."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    return {"run": run, "lines": lines[: -1 if text.endswith("\n") or not text else None]}
+    if not text or text.endswith("\n"):  # no line follows the last line break
+        lines.pop()
+    return {"run": run, "lines": lines}
 
 
 def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> BriefStatusOutput:
@@ -127,7 +129,7 @@ def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> Bri
 
 def _brief(state: RunState) -> _BriefRun:
     job, sweep = state.last, state.sweep
-    queue_states = {row.state.name for row in state.now}
+    queue_states = {row.state.name for row in state.queue_rows}
     return {
         "name": state.run.name,
         "folder": state.folder,
@@ -154,7 +156,7 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
             "name": state.run.name,
             "folder": state.folder if state.plain else str(state.run.folder),
             "jobs": state.jobs,
-            "queue": [_queued(row) for row in state.now],
+            "queue": [_queued(row) for row in state.queue_rows],
             "training": state.progress,
             "quiet": state.quiet,
             "programs": state.programs,

@@ -112,7 +112,7 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
 
 
 def _end_in_words(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
-    """Return how a job or a task ended, in words; those of a job begin with the headline `says` of its run.
+    """Return in words how a job or a task ended; for a job, the headline `says` of its run comes first.
 
     `hidden`: a program crashed, but the job continued and ended with status 0.
     """
@@ -137,7 +137,7 @@ def _with_details(says: str, row: SlurmJob | None, training: Progress | None) ->
 
 def _fix_for_wait(state: RunState) -> str:
     """Return a fix for the reason why a run waits; "" if the run does not wait."""
-    waits = [row for row in state.now[:1] if row.state.name == "PENDING"]
+    waits = [row for row in state.queue_rows[:1] if row.state.name == "PENDING"]
     return reason(waits[0].reason, waits[0].id).fix if waits else ""
 
 

@@ -34,7 +34,8 @@ def find_logs(record: Record, task: str = "", *, errors: bool = False) -> list[P
     """
     index = _index_in_array(record, task)
     patterns = dict.fromkeys(filter(None, (record.log, record.errors if errors else "")))
-    return [] if index.startswith("-") else _existing_logs(record, index, patterns)
+    is_of_earlier_job = index.startswith("-")
+    return [] if is_of_earlier_job else _existing_logs(record, index, patterns)
 
 
 def _index_in_array(record: Record, task: str) -> str:
@@ -71,15 +72,17 @@ def _matching_files(pattern: str) -> Iterable[str]:
 
 def task_of(record: Record, path: Path) -> str:
     """Return the task, or the point of a sweep, in the name of a log; "" if the name has none."""
-    name = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
-    match = re.fullmatch(name, str(path)) if record.array else None
+    # "logs/%A_%a.out" becomes "logs/.*?_(\d+)\.out"
+    regex = _PATTERN.sub(lambda match: r"(\d+)" if match[2] == "a" else ".*?", re.escape(record.log))
+    match = re.fullmatch(regex, str(path)) if record.array else None
     return str(int(match[1]) + record.first) if match and match.lastindex else ""
 
 
 def newest_logs(record: Record, task: str = "") -> list[Path]:
     """Return the newest log of a job or task; if stderr has a log of its own, this log comes first."""
     index = _index_in_array(record, task)
-    patterns = [] if index.startswith("-") else [*filter(None, dict.fromkeys((record.errors, record.log)))]
+    is_of_earlier_job = index.startswith("-")
+    patterns = [] if is_of_earlier_job else [*filter(None, dict.fromkeys((record.errors, record.log)))]
     newest = (_existing_logs(record, index, [pattern])[-1:] for pattern in patterns)
     return [*dict.fromkeys(itertools.chain.from_iterable(newest))]
 
@@ -100,7 +103,7 @@ def last_starts(path: Path, max_lines: int) -> tuple[list[tuple[int, str]], list
     return [*before], [*lines]
 
 
-def starts(path: Path) -> int:
+def start_count(path: Path) -> int:
     """Return how often a job has started, as the end of its log shows; 0 if no line shows a start."""
     with contextlib.suppress(OSError):
         matches = filter(None, (START.match(line) for _, line in last_lines(path)))

@@ -27,24 +27,24 @@ def overview(states: Sequence[RunState]) -> str:
     """Return a table with a line for each run, in the order of `states`."""
     rows = [HEADINGS]
     for state in states:
-        job = (state.last.id, _last(state)) if state.last else ("", "")
+        job = (state.last.id, _last_job_in_words(state)) if state.last else ("", "")
         training = (state.progress.says if state.progress else "", state.quiet)
         rows.append((state.run.name, *job, "; ".join(filter(None, training))))
     return table(tuple(map(one_line, row)) for row in rows)
 
 
-def _last(state: RunState) -> str:
+def _last_job_in_words(state: RunState) -> str:
     """Return the last job's state in words, with the failed program if it has several; "" without a job."""
     job, program = state.last, state.failed_program
     if job is None:
         return ""
-    return _state(job._replace(says=program.says) if program else job, state.now)
+    return _state_in_words(job._replace(says=program.says) if program else job, state.queue_rows)
 
 
-def _jobs(state: RunState) -> Iterator[tuple[str, str]]:
+def _job_facts(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the jobs of a run with their states; for a job without records, also its tasks and its owner."""
     for job in state.jobs:
-        says = _last(state) if job is state.last else _state(job, ())
+        says = _last_job_in_words(state) if job is state.last else _state_in_words(job, ())
         when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
         yield f"job {job.id or '?'}", f"{says}{when}"
     if state.job:  # the state is about an older job
@@ -56,7 +56,7 @@ def _jobs(state: RunState) -> Iterator[tuple[str, str]]:
             yield "owner", state.plain.owner
 
 
-def _programs(state: RunState) -> Iterator[tuple[str, str]]:
+def _program_facts(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the programs of a job with several programs, each with its state."""
     job_ended = state.last is not None and state.last.ended
     running = {"starts": "started", "ready": "ready"}  # the words for states of running programs
@@ -68,15 +68,15 @@ def _programs(state: RunState) -> Iterator[tuple[str, str]]:
         yield program.name, says + ", ended with the job" * (job_ended and program.state in running)
 
 
-def _state(job: RunJob, now: Sequence[SlurmJob]) -> str:
-    """Return the state of a job in words; `now` has squeue's rows of the job."""
+def _state_in_words(job: RunJob, queue_rows: Sequence[SlurmJob]) -> str:
+    """Return the state of a job in words; `queue_rows` has squeue's rows of the job."""
     text = words(job)
-    if len(now) != 1 or now[0].state.ended:
+    if len(queue_rows) != 1 or queue_rows[0].state.ended:
         if job.says == SAVED:  # these words replace "failed"
             return job.says
         comma = "," if job.says == ERRORS else ":"
         return f"{text}{comma} {job.says}" if job.says else text
-    (row,) = now
+    (row,) = queue_rows
     restarts = f", restart {row.restarts}" if row.restarts else ""
     if row.state.name == "PENDING":
         plan = f"; Slurm plans its start on {row.planned}" if row.planned else "; expected"
@@ -91,7 +91,7 @@ def headline(state: RunState) -> str:
     job = state.last
     if job and not job.id and state.plain:
         return LOG_ONLY
-    return one_line(f"job {job.id} {_last(state)}") if job else "no job yet"
+    return one_line(f"job {job.id} {_last_job_in_words(state)}") if job else "no job yet"
 
 
 def page(
@@ -105,8 +105,8 @@ def page(
     hangs = state.quiet.startswith(stall.HANGS)
     facts = [("hangs", state.quiet.removeprefix(stall.HANGS))] if hangs else []
     facts.append(("folder", state.folder))
-    facts += _jobs(state)
-    facts += [(f"program {name}", says) for name, says in _programs(state)]
+    facts += _job_facts(state)
+    facts += [(f"program {name}", says) for name, says in _program_facts(state)]
     if progress and not state.sweep:  # the table of points shows the progress of a sweep
         facts.append(("training", progress.says or progress.state or "no loss so far"))
         more = [("", progress.costs), ("slow", progress.slow), ("", progress.reason)]
@@ -114,7 +114,7 @@ def page(
     checked = preflight_says(state.run.folder)
     facts += [("preflight", checked)] if checked else []
     facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
-    facts += [("plans so far", state.shown)] if state.shown else []
+    facts += [("plans so far", state.right_plans)] if state.right_plans else []
     facts += [("start before", state.restarted)] if state.restarted else []
     is_completed = state.last is not None and state.last.state == "COMPLETED"
     if records and not is_completed and (loss := loss_on_restart(records[-1], state.run.folder)):
@@ -126,11 +126,11 @@ def page(
         commit = f" at {code.at}" if code.commit else ""
         facts.append(("code", f"{code.snapshot or code.folder}{commit}"))
     lines = table((f"  {one_line(name)}", one_line(text)) for name, text in facts)
-    sweep = f"\n{_points(state.sweep, sort, reverse=reverse)}" if state.sweep else ""
+    sweep = f"\n{_points_as_text(state.sweep, sort, reverse=reverse)}" if state.sweep else ""
     return f"{one_line(state.run.name)}\n{lines}{sweep}"
 
 
-def _points(sweep: SweepState, sort: str, *, reverse: bool) -> str:
+def _points_as_text(sweep: SweepState, sort: str, *, reverse: bool) -> str:
     """Return the number of points in each state, and a table of points, the best first."""
     counts = []
     for state, points in sweep.numbers_by_state.items():

@@ -47,7 +47,7 @@ class RunState:
     run: Run
     jobs: Sequence[RunJob]  # the oldest first
     # squeue's rows of the last job, several for an array; empty if squeue does not know the job
-    now: Sequence[SlurmJob] = ()
+    queue_rows: Sequence[SlurmJob] = ()
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
     quiet: str = ""  # which rank hangs, or "no output for 5 min; usual: 4 s"; "" if it does not stand still
     sweep: SweepState | None = None  # the points of a sweep, if this is the only run in question
@@ -55,7 +55,8 @@ class RunState:
     programs: Sequence[ProgramState] = ()  # the programs of the last start, if a job has several
     point: str = ""  # the point that this state is about; "" if it is about the whole run
     job: str = ""  # the id of the older job that this state is about; "" if it is about the newest
-    shown: str = ""  # how often planned starts were right, if this is the only run in question and has a plan
+    # How often planned starts were right, if this is the only run in question and has a plan
+    right_plans: str = ""
     plain: PlainJob | None = None  # a job that the user did not submit with sbatchgen; None for a run
 
     @property
@@ -92,13 +93,13 @@ def run_states(
     is a sweep, `point` limits the state to this point. `job_ids` has for each run the id of the job that the
     state is about, or "" for the newest job.
     """
-    jobs = _jobs_of(index, runs)
-    live = [job for its_jobs in jobs.values() for job in its_jobs if not job.ended]
+    indexed_jobs = _jobs_of(index, runs)
+    live = [job for its_jobs in indexed_jobs.values() for job in its_jobs if not job.ended]
     seen, rows, problems = current_jobs(live, {run.name: run.folder for run in runs}, environment)
     seen |= dependent_jobs(seen, rows, index)
     with contextlib.suppress(DocumentError):  # on a full disk the states are seen again the next time
         index.update_states(seen.values())
-    jobs = {name: [seen.get(job.key, job) for job in its_jobs] for name, its_jobs in jobs.items()}
+    jobs = {name: [seen.get(job.key, job) for job in its_jobs] for name, its_jobs in indexed_jobs.items()}
     sweep, sweep_problems = _sweep_of(runs)
     problems += sweep_problems
     if sweep:
@@ -108,11 +109,12 @@ def run_states(
         state = _state_of(run, jobs[run.name], rows, None)
         return [replace(state, restarted=_previous_end(state, environment), sweep=sweep_now)], problems
     states = _states_of_runs(index, runs, jobs, rows)
-    states = [_state_of_job(state, job, rows) for state, job in zip_longest(states, job_ids[: len(states)])]
+    with_ids = zip_longest(states, job_ids[: len(states)])  # a missing id means the newest job
+    states = [_state_of_job(state, job, rows) for state, job in with_ids]
     if len(states) == 1:
-        has_plan = any(row.state.name == "PENDING" and row.planned for row in states[0].now)
+        has_plan = any(row.state.name == "PENDING" and row.planned for row in states[0].queue_rows)
         comparison = shown_starts.comparison(environment, "plan") if has_plan else ""
-        states = [replace(states[0], restarted=_previous_end(states[0], environment), shown=comparison)]
+        states = [replace(states[0], restarted=_previous_end(states[0], environment), right_plans=comparison)]
     return states, problems
 
 
@@ -157,7 +159,7 @@ def _state_of(
 ) -> RunState:
     """Return the state of a run, with squeue's rows of its last job, and its programs."""
     state = RunState(run=run, jobs=jobs, progress=progress)
-    state = replace(state, now=rows.get(state.last.key, ()) if state.last else ())
+    state = replace(state, queue_rows=rows.get(state.last.key, ()) if state.last else ())
     since = state.last.submitted - stall.CLOCKS_S if state.last else 0.0
     return replace(state, quiet=_stall(state), programs=read_programs(run.folder, since))
 
@@ -176,11 +178,13 @@ def _state_of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[
     if not job or not chosen or (state.last and state.last.id == job):
         return state
     submitted = record.read_record(state.run.folder, job)
-    # If there are such files, they describe the newest start, not the older job, whose log is not read then.
+    # These files are about the newest start. If they exist, the progress of an older job is not known.
     has_newest = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
     progress = read_progress(state.run.folder, [submitted]) if submitted and not has_newest else None
-    now = rows.get(chosen[0].key, ())
-    state = replace(state, jobs=chosen, now=now, progress=progress, programs=(), quiet="", job=job)
+    its_rows = rows.get(chosen[0].key, ())
+    state = replace(
+        state, jobs=chosen, queue_rows=its_rows, progress=progress, programs=(), quiet="", job=job
+    )
     return replace(state, quiet=_stall(state))
 
 
@@ -198,7 +202,7 @@ def plain_state(job: PlainJob) -> RunState:
     live = [row for row in job.rows if not row.state.ended]
     run = Run(name=name, path=str(job.folder), shared=True, created=facts.submitted)
     progress = read_progress(job.folder, [facts])
-    state = RunState(run=run, jobs=[run_job], now=live[:1], progress=progress, plain=job)
+    state = RunState(run=run, jobs=[run_job], queue_rows=live[:1], progress=progress, plain=job)
     return replace(state, quiet=_stall(state))
 
 
@@ -232,13 +236,13 @@ def point_state(state: RunState, point: str) -> RunState:
         end, says = _ENDS[chosen.state]
         jobs[-1] = jobs[-1]._replace(state=end, says=says or chosen.says)
     run = state.run._replace(name=f"{name}/{point}")
-    now = [chosen.row] if chosen.row else []
-    return RunState(run=run, jobs=jobs, now=now, progress=chosen.progress, point=point)
+    rows = [chosen.row] if chosen.row else []
+    return RunState(run=run, jobs=jobs, queue_rows=rows, progress=chosen.progress, point=point)
 
 
 def _stall(state: RunState) -> str:
     """Return which rank of a run hangs, or how long the run has stood still; "" if it has several tasks."""
-    job, rows = state.last, state.now
+    job, rows = state.last, state.queue_rows
     running = [row for row in rows if row.state.name == "RUNNING"]
     submitted = submission(state, job.id) if job and not job.ended else None
     has_tasks = len(rows) > 1 or (running and running[0].task)
@@ -258,7 +262,7 @@ def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
     Return "" if the job has started only once, or is an array.
     """
     job = state.last
-    restarts = state.now[0].restarts if state.now else 0
+    restarts = state.queue_rows[0].restarts if state.queue_rows else 0
     submission = record.read_record(state.run.folder, job.id) if job and not is_local(job) else None
     if not job or not submission or submission.array:
         return ""
@@ -293,7 +297,7 @@ def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
         name, last = state.run.name, state.last
         if last and last.state == LOST and last.says:
             yield Problem(f"{name}: {last.says}", fix=f"sbatchgen resume {name}")
-        for row in state.now[:1]:
+        for row in state.queue_rows[:1]:
             why = reason(row.reason, row.id)
             if row.state.name == "PENDING" and why.kind in ("never", "person"):
                 yield Problem(f"{name}: {why.means}", f"job {row.id}, {why.name}", why.fix)

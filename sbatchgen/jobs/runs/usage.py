@@ -77,10 +77,10 @@ def run_usage(state: RunState, environment: Mapping[str, str], by_sacct: Account
         if rows := by_job.get((job.cluster, job.id)):
             # Slurm may not count GPUs; then the number in the script counts.
             starts += [row if row.gpus is not None else replace(row, gpus=requested.gpus) for row in rows]
-        elif times := _times(state, job, next_job, training_starts, start_count):
+        elif times := _seconds_of_starts(state, job, next_job, training_starts, start_count):
             starts += [replace(requested, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
         elif not by_job and (start_count or job.state not in _MAY_NOT_HAVE_STARTED):
-            starts.append(replace(requested, job=job.id))
+            starts.append(replace(requested, job=job.id))  # without a time
         count += max(len(starts) - known_before, start_count)
     return RunUsage(
         starts=starts or [requested],
@@ -96,7 +96,7 @@ def _training_starts(state: RunState) -> tuple[list[TrainingStart], list[str]]:
     """Return the starts of a run's trainings, and why some of them can't be read."""
     starts: list[TrainingStart] = []
     try:
-        starts += _starts(state.run.folder)
+        starts += _starts_in(state.run.folder)
         job_ids = {job.id for job in state.jobs}
         with contextlib.suppress(OSError):
             for folder in state.run.folder.iterdir():
@@ -105,13 +105,13 @@ def _training_starts(state: RunState) -> tuple[list[TrainingStart], list[str]]:
                 # The folder of a job, if several runs share the run folder; else of an element of an array
                 is_of_run = folder.name in job_ids if state.run.shared else folder.name.isdecimal()
                 if is_of_run:
-                    starts += _starts(folder, is_element=not state.run.shared)
+                    starts += _starts_in(folder, is_element=not state.run.shared)
     except DocumentError as error:
         return starts, [problem.what for problem in error.problems]
     return starts, []
 
 
-def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
+def _starts_in(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
     """Return the starts in the events of a training, the oldest first; none without events."""
     starts: list[TrainingStart] = []
     if not os.path.lexists(folder / EVENTS):
@@ -134,9 +134,7 @@ def _starts(folder: Path, *, is_element: bool = False) -> list[TrainingStart]:
 def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tuple[Accounted, list[str]]:
     """Return the starts of the jobs of runs by sacct, and why sacct could not be asked.
 
-    Without a database, both are empty.
-
-    One call of sacct asks about at most `MAX_JOBS` jobs of a cluster.
+    Without a database, both are empty. One call of sacct asks about at most MAX_JOBS jobs of a cluster.
     """
     answers: dict[tuple[str, str], list[JobUsage]] = {}
     problems: list[str] = []
@@ -175,14 +173,14 @@ def _answers_for_run(state: RunState, answers: Accounted) -> Accounted:
 
 def _start_count(state: RunState, job: RunJob) -> int:
     """Return how often a job has started, as squeue or its log shows; 0 if neither shows it."""
-    row = state.now[0] if job is state.last and len(state.now) == 1 else None
+    row = state.queue_rows[0] if job is state.last and len(state.queue_rows) == 1 else None
     record = submission(state, job.id)
     logs = newest_logs(record, state.point) if record and (state.point or not record.array) else []
     by_squeue = row.restarts + bool(row.node_list or row.used_s) if row else 0
-    return max([by_squeue, *map(job_log.starts, logs)])
+    return max([by_squeue, *map(job_log.start_count, logs)])
 
 
-def _times(
+def _seconds_of_starts(
     state: RunState,
     job: RunJob,
     next_job: RunJob | None,
@@ -199,10 +197,11 @@ def _times(
         starts = [start for start in training_starts if start.job == job.id]
         starts += [start for start in before_next if start.job is None]
         times = [start.last - start.began for start in starts]
-        is_in_queue = job is state.jobs[-1] and len(state.now) == 1 and state.now[0].used_s
-        # squeue counts from the newest start. If earlier starts left no events, their times are not known.
-        if is_in_queue and (times or start_count < 2):
-            times = [*times[:-1], max(*times[-1:], state.now[0].used_s, 0)]
+        rows = state.queue_rows if job is state.jobs[-1] else ()
+        in_queue_s = rows[0].used_s if len(rows) == 1 else 0  # how long the newest start has run, by squeue
+        # If earlier starts left no events, their times are not known.
+        if in_queue_s and (times or start_count < 2):
+            times = [*times[:-1], max(*times[-1:], in_queue_s, 0)]
         return times
     if not job.ended:
         return [max(time.time() - job.submitted, 0)]
