@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from sbatchgen.jobs.outputs.json_document import Run
+    from sbatchgen.jobs.outputs.json_document import ArgvOfFix
 
 # A command in a fix that a program may run: "sbatchgen status lr" of "sbatchgen status lr shows why".
 _COMMAND = re.compile(
@@ -46,7 +46,7 @@ def asks_for_json(typed: Sequence[str]) -> bool:
     return " --format json " in f" {' '.join(before_trainer)} ".replace("=", " ")
 
 
-def runner(root: click.Context, typed: Sequence[str]) -> Run:
+def runner(root: click.Context, typed: Sequence[str]) -> ArgvOfFix:
     """Return a function that makes the words to run from a problem of the typed command."""
     options = _options_called(root, [*_command_names(root, typed)])
 
