@@ -23,7 +23,7 @@ def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     below = ["", *cut(_hint_at_more(reviews), width, indent=2)] if asks else []
     room = height - _MARGIN - len(above) - len(below)
     findings.sort(key=lambda finding: _SEVERITIES.index(finding.severity))
-    return "\n".join([*above, *_findings(findings, width=width, room=room), *below, ""])
+    return "\n".join([*above, *_lines_that_fit(findings, width=width, room=room), *below, ""])
 
 
 def question(reviews: Sequence[Review], what: str) -> str:
@@ -33,12 +33,12 @@ def question(reviews: Sequence[Review], what: str) -> str:
     return f"Submit {what}, {counted(warnings, 'warning') if warnings else 'no warnings'}?"
 
 
-def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str]:
+def _lines_that_fit(findings: Sequence[Finding], *, width: int, room: int) -> list[str]:
     """Return the lines of as many findings as fit into `room` lines, and the number of the others."""
     lines: list[str] = ["", "Findings"] if findings else []
     for number, finding in enumerate(findings):
         left = len(findings) - number - 1
-        shown = [*_finding(finding, width)]
+        shown = [*_finding_lines(finding, width)]
         if len(lines) + len(shown) + bool(left) > room:
             lines.append(f"  and {counted(left + 1, 'other finding' if number else 'finding')}")
             break
@@ -46,7 +46,7 @@ def _findings(findings: Sequence[Finding], *, width: int, room: int) -> list[str
     return lines
 
 
-def _finding(finding: Finding, width: int) -> Iterator[str]:
+def _finding_lines(finding: Finding, width: int) -> Iterator[str]:
     """Yield the lines of a finding: its problem, the place of an error, and its fix."""
     says, problem = f"{finding.severity} {finding.rule}".rstrip(), finding.problem
     yield from cut(f"  {says}: {problem.what}", width, indent=4)

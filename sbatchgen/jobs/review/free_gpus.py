@@ -80,7 +80,7 @@ def _gpu_numbers(indexes: list[int], *, numbered: bool) -> str:
 
 
 def room_as_text(rooms: Sequence[Availability]) -> str:
-    """Return a line for each partition: whether the job would start there now, or what is lacking."""
+    """Return lines about each partition: whether the job would start there now, or why it would wait."""
     lines = [line for room in rooms for line in _room_lines(room)]
     return "".join(f"{one_line(line)}\n" for line in (*lines, NOTE))
 

@@ -62,24 +62,27 @@ class Layout:
     plan: str = ""  # the command of a dry run, if the script starts more than this layout shows
 
 
-def layout_of_job(resolved: ResolvedJob, request: Allocation, script: str, planned: Sequence[str]) -> Layout:
-    """Return the processes that a rendered script starts; `planned` is the command of a dry run."""
+def layout_of_job(
+    resolved: ResolvedJob, request: Allocation, script: str, plan_command: Sequence[str]
+) -> Layout:
+    """Return the processes that a rendered script starts; `plan_command` starts a dry run."""
     if resolved.programs:
-        placed = layout_of_script(resolved.resources, request, planned)
-        return replace(placed, programs=tuple(_program(program, resolved) for program in resolved.programs))
+        layout = layout_of_script(resolved.resources, request, plan_command)
+        programs = tuple(_program_starts(program, resolved) for program in resolved.programs)
+        return replace(layout, programs=programs)
     program = launch.program_lines(resolved)
     is_known = all(line in script for line in program)  # a site's template may start another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     may_start_more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
-    placed = layout_of_script(resolved.resources, request, planned if may_start_more else ())
-    placed = replace(placed, command=" ".join(program) if is_known else "")
+    layout = layout_of_script(resolved.resources, request, plan_command if may_start_more else ())
+    layout = replace(layout, command=" ".join(program) if is_known else "")
     if resolved.slurm:
-        return placed
-    without_tasks = tuple(replace(row, tasks=None) for row in placed.nodes)
-    return replace(placed, nodes=without_tasks, tasks=None)
+        return layout
+    without_tasks = tuple(replace(row, tasks=None) for row in layout.nodes)
+    return replace(layout, nodes=without_tasks, tasks=None)
 
 
-def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
+def _program_starts(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
     share = program.share
     return ProgramStarts(
         name=program.name,
@@ -89,7 +92,7 @@ def _program(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
         replicas=share.replicas,
         beside=share.beside,
         optional=program.spec.optional,
-        ready=_ready(program),
+        ready=_ready_sign(program),
         tasks=share.instances * share.nodes * share.tasks_per_node,
         gpus=share.gpus_per_node,
         cpus=share.cpus_per_node,
@@ -109,7 +112,7 @@ _SIGNS = {
 }
 
 
-def _ready(program: JobProgram) -> str:
+def _ready_sign(program: JobProgram) -> str:
     """Return the sign that a program is ready, and on which of its nodes; "" without a sign."""
     sign = next(iter(program.ready.signs), "")
     if not sign:
@@ -119,23 +122,26 @@ def _ready(program: JobProgram) -> str:
     return f"ready once {_SIGNS[sign]}{where if has_sign_per_node else ''}"
 
 
-def layout_of_script(job: ResourceRequest, request: Allocation, planned: Sequence[str]) -> Layout:
-    """Return the processes that a script starts on its nodes; `planned` is the command of a dry run."""
-    count = max(request.nodes, 1)
-    tasks = job.ntasks or count * job.tasks_per_node
+def layout_of_script(job: ResourceRequest, request: Allocation, plan_command: Sequence[str]) -> Layout:
+    """Return the processes that a script starts on its nodes; `plan_command` starts a dry run."""
+    node_count = max(request.nodes, 1)
+    tasks = job.ntasks or node_count * job.tasks_per_node
     # Slurm may give nodes unequal numbers of tasks if only --ntasks is set and the nodes are shared.
     divides_evenly = job.ntasks_per_node or not job.ntasks or job.is_exclusive
-    is_even = tasks == count or bool(divides_evenly and tasks % count == 0)
-    ranks_on_node = None if request.processes is None else request.processes // count
-    rows = [(0, count - 1)]  # the first and the last node of each row
+    is_even = tasks == node_count or bool(divides_evenly and tasks % node_count == 0)
+    ranks_on_node = None if request.processes is None else request.processes // node_count
+    last_node = node_count - 1
+    rows = [(0, last_node)]  # the first and the last node of each row
     if ranks_on_node is not None:  # nodes have different ranks, so the first and the last have own rows
-        between = [(1, count - 2)] if count > _MAX_ROWS else [(node, node) for node in range(1, count - 1)]
-        rows = [(0, 0), *between, *([(count - 1, count - 1)] if count > 1 else [])]
+        between = [(1, last_node - 1)]
+        if node_count <= _MAX_ROWS:
+            between = [(node, node) for node in range(1, last_node)]
+        rows = [(0, 0), *between, *([(last_node, last_node)] if last_node else [])]
     nodes = (
         NodeStarts(
             first=first,
             last=last,
-            tasks=tasks // count if is_even else None,
+            tasks=tasks // node_count if is_even else None,
             first_rank=None if ranks_on_node is None else first * ranks_on_node,
             last_rank=None if ranks_on_node is None else (last + 1) * ranks_on_node - 1,
             gpus=request.gpus.given,
@@ -144,7 +150,7 @@ def layout_of_script(job: ResourceRequest, request: Allocation, planned: Sequenc
         )
         for first, last in rows
     )
-    return Layout(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(planned)))
+    return Layout(nodes=tuple(nodes), tasks=tasks, plan=quoting.words(tuple(plan_command)))
 
 
 def as_text(starts: Layout) -> str:
@@ -158,8 +164,8 @@ def as_text(starts: Layout) -> str:
     ]
     lines = cut(starts.command, _COMMAND_WIDTH)
     rows += [("command" if number == 0 else "", line) for number, line in enumerate(lines)]
-    else_ = "else " if starts.command else ""
-    return table(rows) + (f"{starts.plan} shows what {else_}the script starts\n" if starts.plan else "")
+    what = "what else the script starts" if starts.command else "what the script starts"
+    return table(rows) + (f"{starts.plan} shows {what}\n" if starts.plan else "")
 
 
 def _program_rows(program: ProgramStarts) -> Iterator[tuple[str, str]]:

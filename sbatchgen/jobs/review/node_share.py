@@ -69,7 +69,8 @@ def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocati
 def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: int) -> Allocation:
     """Return the request in a script's options.
 
-    The job gets `gpus` GPUs on each partition. `partition` has the facts of these nodes.
+    The job gets `gpus` GPUs on each node, or all GPUs of whole nodes. `partition` has the facts of these
+    nodes.
     """
     gets_whole_nodes = job.is_exclusive or partition.exclusive
     splits_gpus = job.splits_gpus(partition.gpus_by_kind(job.gpus or ()), whole_nodes=gets_whole_nodes)
@@ -81,12 +82,13 @@ def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: i
     names_cpus = bool({"cpus-per-task", "cpus-per-gpu"} & job.options.keys())
     requested_cpus = job.cpus_on_node if names_cpus or not gets_whole_nodes else None
     cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", requested_cpus), of=partition.cpus_per_node)
-    mem = job.mem_with(cpus.given or job.cpus_on_node, whole_gpus.given or job.gpu_count)
-    if mem == 0:  # the job asks for all memory, which is not known if the nodes differ
-        mem = _whole_amount(partition.kinds(job.gpus_on_node), "mem_per_node", 0)
-    memory = Amount(given=mem, of=partition.mem_per_node)
-    gpus_and_shards = job.shards / shards.of if shards.of and job.shards else whole_gpus.given or 0
-    shares = [gpus_and_shards / whole_gpus.of if whole_gpus.of else None, cpus.share, memory.share]
+    memory_mib = job.mem_with(cpus.given or job.cpus_on_node, whole_gpus.given or job.gpu_count)
+    if memory_mib == 0:  # the job asks for all memory, which is not known if the nodes differ
+        memory_mib = _whole_amount(partition.kinds(job.gpus_on_node), "mem_per_node", 0)
+    memory = Amount(given=memory_mib, of=partition.mem_per_node)
+    # A shard counts as its fraction of a GPU.
+    gpu_amount = job.shards / shards.of if shards.of and job.shards else whole_gpus.given or 0
+    shares = [gpu_amount / whole_gpus.of if whole_gpus.of else None, cpus.share, memory.share]
     return Allocation(
         nodes=job.nodes,
         processes=None,

@@ -23,8 +23,8 @@ _STYLES = (
     (r"(?m)^  (?:error|refuses)\b", "1;31"),
     (r"(?m)^  warning\b", "1;33"),
     (r"(?m)^  info\b", "1;34"),
-    (r"(?m)^  (?:\+.*|would\b)", "32"),
-    (r"(?m)^  -(?!-\w).*", "31"),
+    (r"(?m)^  (?:\+.*|would\b)", "32"),  # "+#SBATCH --mem=8G" of a diff, or "would accept the job"
+    (r"(?m)^  -(?!-\w).*", "31"),  # "-#SBATCH --mem=4G" of a diff, but not "--mem 4G"
 )
 
 
@@ -57,7 +57,7 @@ def script(review: Review, *, whole: bool = False) -> str:
     """
     text = review.script or ""
     first, mark, second = text.rpartition(SECOND_PART)
-    # A site's template may write lines of this job into the second part.
+    # A site's template may write lines of this job into the second part. Unknown lines may be in it.
     own_lines = review.own_lines if review.own_lines is not None else (len(text),)
     if whole or not mark or max(own_lines, default=0) > first.count("\n"):
         return text
@@ -90,28 +90,29 @@ def rows(review: Review) -> list[tuple[str, str]]:
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
     lines = []
     if job:
-        lines.append(("job", f"{job.name}: {_processes(job)}"))
+        lines.append(("job", f"{job.name}: {_job_in_words(job)}"))
     if cluster:
         lines.append(("cluster", ", ".join(_cluster_parts(cluster))))
     if request:
         programs = job.programs if job else ()
         trainer_spawns = job is not None and job.launcher == "spawn" and job.trainer != "training"
-        lines.append(_size(request, trainer_spawns=trainer_spawns, programs=programs))
+        lines.append(_size_row(request, trainer_spawns=trainer_spawns, programs=programs))
     if request and cost:
         limit = "the partition's limit" if request.time_s is None else str(Duration(request.time_s))
         if request.consecutive:
             limit = f"{request.jobs} jobs of at most {limit}, one after the other, until the training is done"
-        lines += [("each node", _amounts(request)), ("time", limit), ("cost", _cost(cost, request))]
+        lines += [("each node", _amounts_in_words(request)), ("time", limit)]
+        lines.append(("cost", _cost_in_words(cost, request)))
     if job:
         resume_texts = {"auto": "the newest checkpoint, if any", "off": "off: starts from nothing"}
         says = f": {review.start.says}" if review.start and review.start.says else ""
         lines.append(("run folder", f"{job.run_dir}{says}"))
         if cluster and cluster.scheduler == "slurm":
-            lines.append(("code", _code(job)))
+            lines.append(("code", _code_in_words(job)))
         if job.data is not None:
             lines.append(("data", job.data))
-        is_finding = any(finding.problem.what == job.restarts for finding in review.findings)
-        restarts = "" if is_finding else job.restarts
+        is_said_below = any(finding.problem.what == job.restarts for finding in review.findings)
+        restarts = "" if is_said_below else job.restarts
         optional = [("resume", resume_texts.get(job.resume or "", job.resume)), ("restarts", restarts)]
         lines += [(name, text) for name, text in optional if text]
     if review.digest:
@@ -119,7 +120,7 @@ def rows(review: Review) -> list[tuple[str, str]]:
     return lines
 
 
-def _processes(job: JobSummary) -> str:
+def _job_in_words(job: JobSummary) -> str:
     """Return in words what the job starts: mode, launcher, runtime and trainer, or its programs."""
     if job.programs:
         return f"{len(job.programs)} programs, runtime {job.runtime}"
@@ -128,7 +129,7 @@ def _processes(job: JobSummary) -> str:
     return f"mode {job.mode}, {launcher}, runtime {job.runtime}{trainer}"
 
 
-def _code(job: JobSummary) -> str:
+def _code_in_words(job: JobSummary) -> str:
     if job.snapshot is None:
         return "the files as they are when the job starts"
     files = counted(job.snapshot.files, "file")
@@ -136,8 +137,11 @@ def _code(job: JobSummary) -> str:
     return f"snapshot of {job.snapshot.at}: {files}, {in_bytes(job.snapshot.size)}{added}"
 
 
-def _size(request: Allocation, *, trainer_spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
-    """Return the row with the processes and nodes; `trainer_spawns`: the trainer starts more processes."""
+def _size_row(request: Allocation, *, trainer_spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
+    """Return the row with the processes and nodes.
+
+    `trainer_spawns`: the user's own trainer starts more processes.
+    """
     if programs:
         return "programs", f"{', '.join(programs)} on {counted(request.nodes, 'node')}"
     is_array = request.jobs > 1 and not request.consecutive
@@ -172,7 +176,7 @@ def in_short(review: Review) -> str:
     return text
 
 
-def _amounts(request: Allocation) -> str:
+def _amounts_in_words(request: Allocation) -> str:
     """Return in words the amounts that the job gets on each node."""
     shards, memory = request.shards, request.memory_mib
     gpus = f"{_share(shards, 'shard')} of a GPU" if shards.given else _share(request.gpus, "GPU")
@@ -196,7 +200,7 @@ def _share(amount: Amount, noun: str) -> str:
     return counted(amount.given, noun) if amount.given else f"no {noun}s"
 
 
-def _cost(cost: Cost, request: Allocation) -> str:
+def _cost_in_words(cost: Cost, request: Allocation) -> str:
     hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
     hours += [(cost.billing_hours, "billing-hours of the site")]
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
@@ -239,12 +243,12 @@ def _answer_lines(answer: Answer) -> Iterator[str]:
 
 def explanation(settings: Iterable[Setting]) -> str:
     """Return a table of settings: value, origin, overridden values and documentation of each."""
-    rows = []
+    cells = []
     for setting in settings:
         others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
         additions = (f"  ({text})" for text in (others, " ".join(setting.documented)) if text)
-        rows.append((setting.name, setting.value, "".join([setting.at, *additions])))
-    return table(rows, widest=40)
+        cells.append((setting.name, setting.value, "".join([setting.at, *additions])))
+    return table(cells, widest=40)
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
