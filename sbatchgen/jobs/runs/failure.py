@@ -265,21 +265,22 @@ def place_of_exception(log: Sequence[tuple[int, str]], number: int) -> str:
 
     The place is the last file of the traceback that is not in an installed package.
     """
-    raised = next((index for index, (line, _) in enumerate(log) if line == number), 0)
-    rank = _RANK_PREFIX.match(log[raised][1]) if log else None
+    position = next((index for index, (line, _) in enumerate(log) if line == number), 0)
+    exception = log[position][1] if log else ""
+    rank = _RANK_PREFIX.match(exception)
     prefix = rank[0] if rank else ""
     of_rank = f", rank {rank[1] or rank[2]}" if rank else ""
-    has_no_traceback = log and _PARSER_ERROR.match(log[raised][1][len(prefix) :])
+    is_parser_error = bool(_PARSER_ERROR.match(exception[len(prefix) :]))  # without a "Traceback" line
     frame = ""
-    for _, line in reversed(log[max(0, raised - CRASH_LINES) : raised]):
+    for _, line in reversed(log[max(0, position - CRASH_LINES) : position]):
         if not line.startswith(prefix):  # the line of another rank
             continue
-        if _TRACEBACK in line or (has_no_traceback and frame):
+        if _TRACEBACK in line or (is_parser_error and frame):
             return f"{frame}{of_rank}" if frame else ""
         match = _FRAME.match(line[len(prefix) :])
         if match and not frame and not _INSTALLED_FILE.search(match[1]):
             frame = f"{match[1]}:{match[2]}"
-    return f"{frame}{of_rank}" if has_no_traceback and frame else ""
+    return f"{frame}{of_rank}" if is_parser_error and frame else ""
 
 
 def _order(failure: Failure) -> tuple[int, bool, float]:
@@ -334,9 +335,10 @@ def suspicious_lines(log: Sequence[tuple[int, str]], max_lines: int = 5) -> list
     Each text is returned once. If no line looks like an error, the last lines are returned. The last
     exceptions are always among them, even if srun prints many lines after them.
     """
-    texts: dict[str, int] = {}
+    texts: dict[str, int] = {}  # the numbers of the lines, by their texts
 
     def take(count: int, accepts: Callable[[str], object]) -> None:
+        """Add accepted messages, the last first, until there are `count` texts."""
         for number, line in reversed(log):
             for message in messages_in(line):
                 if len(texts) < count and accepts(message):

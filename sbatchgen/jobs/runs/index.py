@@ -22,10 +22,9 @@ from sbatchgen.base.quoting import word
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs.record import Record
 
-# Seconds to wait for the lock. States can be lost, because the next command asks Slurm again.
-BUSY_S = 1.0  # before writing states
-WRITE_S = 10.0  # before writing submissions, which must not be lost
-SEARCHED = 200  # runs, the newest first, whose records are read if a file's path does not tell its run
+BUSY_S = 1.0  # seconds to wait for the lock before writing states: the next command asks Slurm for lost ones
+WRITE_S = 10.0  # seconds to wait for the lock before writing submissions, which must not be lost
+SEARCHED = 200  # if a file's path does not tell its run, the records of so many newest runs are read
 SEEN_S = 60.0  # seconds after which an unchanged state is written again, with the time when it was seen
 MAX_BYTES = 256 << 20  # the largest file
 # States of a job without an id: sbatch has not answered yet, or its answer was lost.
@@ -101,6 +100,7 @@ class Index:
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
         """Enter runs with their jobs, but no job twice; return the runs with their names in the index."""
         with self._changing():
+            # Reversed, so that the first of several runs with the same folder takes the jobs.
             folders = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
             numbers: dict[str, int] = {}
             return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
@@ -156,7 +156,7 @@ class Index:
         self._load()
         if named := self._runs.get(text):
             return [named]
-        id_ = text.partition("_")[0]
+        id_ = text.partition("_")[0]  # "4711_3" is a task of job 4711
         names = dict.fromkeys(job.run for job in self._jobs.values() if job.id == id_ and id_.isdecimal())
         path = Path(os.path.normpath(folder / text))
         runs = [self._runs[name] for name in names] or self._runs_in_folder(path)
@@ -165,10 +165,10 @@ class Index:
         return [*itertools.islice(self._runs_with_file(path), 1)]
 
     def job_of(self, run: Run, text: str, folder: Path) -> str:
-        """Return the id of the job that `text` means; "" if it means the whole run, which `find` found by it.
+        """Return the id of the job that `text` means in its run, which `find` found; "" for the whole run.
 
-        `text` may be the id of the job, of a task (4711_3) or of a sweep's point (4711/3, which
-        cli/runs.find_point divides), or the path of the job's log or script.
+        `text` may be the id of the job, also with a task (4711_3) or with a point of a sweep (4711/3). It may
+        be the path of the job's log or script.
         """
         id_ = text.partition("_")[0].partition("/")[0]
         if run.name == text:
@@ -242,6 +242,7 @@ class Index:
         return f"{name}-{number}"
 
     def _change(self, key: str, **fields: Any) -> None:
+        """Change fields of a job; do nothing if another command has removed the job."""
         with self._changing():
             if job := self._jobs.get(key):
                 self._jobs[key] = job._replace(**fields)
@@ -314,19 +315,22 @@ def _files_of(run: Run, record: Record) -> list[Path]:
 
 
 def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
-    """Return the runs by name and the jobs by key in the JSON of an index; None if it is malformed."""
+    """Return the runs by name and the jobs by key in the JSON of an index; None if it is malformed.
+
+    The types are checked by columns, because that is faster than a check of each row.
+    """
     try:
         runs, jobs = json.loads(text)
         run_columns, job_columns = _columns(runs, _RUN_TYPES), _columns(jobs, _JOB_TYPES)
         (run_names, folders), runs_of_jobs = run_columns[:2], job_columns[1]
-        by_type: dict[type, list[Any]] = {str: [], float: [], bool: []}
+        values: dict[type, list[Any]] = {str: [], float: [], bool: []}
         for type_, column in zip(_RUN_TYPES + _JOB_TYPES, run_columns + job_columns, strict=True):
-            by_type[type_] += column
-        texts = os.fsencode("".join(by_type[str]))  # raises ValueError for text that no path can hold
+            values[type_] += column
+        texts = os.fsencode("".join(values[str]))  # raises ValueError for text that no path can hold
         is_sound = (
             all(folder.startswith("/") for folder in folders)
             and {*runs_of_jobs} <= {*run_names}
-            and all(0 <= seconds < records.LATEST for seconds in by_type[float])
+            and all(0 <= seconds < records.LATEST for seconds in values[float])
         )
     except (ValueError, TypeError, RecursionError):
         return None
@@ -397,9 +401,13 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
     by_name: dict[str, list[Record]] = {}
     for record in records.records(folder):
         by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
-    for name, jobs in by_name.items():
-        run = Run(name=name, path=str(folder), shared=jobs[0].shared, created=jobs[0].submitted)
-        run_jobs = [
-            RunJob(job.key, job.run, job.job, job.cluster, job.submitted, seen=job.submitted) for job in jobs
+    for name, submissions in by_name.items():
+        oldest = submissions[0]
+        run = Run(name=name, path=str(folder), shared=oldest.shared, created=oldest.submitted)
+        jobs = [
+            RunJob(
+                record.key, record.run, record.job, record.cluster, record.submitted, seen=record.submitted
+            )
+            for record in submissions
         ]
-        yield run, run_jobs
+        yield run, jobs

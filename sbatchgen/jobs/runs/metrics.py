@@ -135,7 +135,7 @@ def _sample(path: Path, pattern: re.Pattern[str] | None) -> Iterator[Line]:
     The sample has every n-th line of each kind. Each time there are more lines than can be drawn, n doubles.
     """
     sample: dict[str, list[tuple[int, bytes]]] = {}  # by kind: lines with their numbers
-    intervals, seen = Counter[str](), Counter[str]()  # by kind: n, and how many lines there were
+    intervals, seen = Counter[str](), Counter[str]()  # by kind: n (0 for 1), and the lines so far
     with contextlib.suppress(OSError), files.open_regular(path, os.O_NOFOLLOW) as file:
         for number, part in enumerate(_parts(file, pattern)):
             if not (kind := _kind_of(part, pattern)):
@@ -295,8 +295,8 @@ def _prefixes(line: str, matches: Sequence[re.Match[str]], names: Sequence[str])
         if kind or position < first_validated:
             yield kind.removeprefix("train")
         elif ("val_", name) in zip(kinds, names, strict=True):
-            yield ""
-        else:
+            yield ""  # the validation has another number of this name
+        else:  # after "val_loss 0.6" at the start of a line, "acc 0.9" is of the validation
             yield None if first_validated else "val_"
 
 

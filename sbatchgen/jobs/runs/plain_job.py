@@ -123,7 +123,7 @@ def _find_by_id(word_: str, id_: str, task: str, folder: Path, environment: Mapp
     except SlurmError as error:  # the log of the job may still be here
         its_jobs, no_answer = [], error
     if its_jobs:
-        return _known_job(word_, its_jobs, _chosen(its_jobs, task, id_), environment)
+        return _known_job(word_, its_jobs, _chosen_task(its_jobs, task, id_), environment)
     name = f"slurm-{id_}_{task}.out" if task else f"slurm-{id_}.out"
     if (folder / name).is_file():
         return _forgotten_job(word_, folder / name, f"{id_}_{task}" if task else id_)
@@ -145,7 +145,7 @@ def _may_have_task(waiting: str, task: str) -> bool:
     return ranges is None or any(int(task) in numbers for numbers in ranges)
 
 
-def _chosen(its_jobs: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
+def _chosen_task(its_jobs: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
     """Return a job's task; without `task`, return the first that failed, else the last that ran."""
     if task:
         with_task = [job for job in its_jobs if job.row.task == task]
@@ -208,12 +208,12 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
     if of_script:
         newest = max(job.row.job for job in of_script)
         its_jobs = [job for job in of_script if job.row.job == newest]
-        return _known_job(word_, its_jobs, _chosen(its_jobs, task, str(newest)), environment)
+        return _known_job(word_, its_jobs, _chosen_task(its_jobs, task, str(newest)), environment)
     output = _options(path).get("output", "")
-    pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))  # "logs/%x-%j.out"
-    # Path.glob takes no absolute pattern
-    names = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
-    logs = [log for log in (path.parent / name for name in names) if log.is_file()]
+    # "logs/%x-%j.out" of train.sh becomes "logs/train.sh-*.out". Path.glob takes no absolute pattern.
+    pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
+    matches = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
+    logs = [log for log in (path.parent / match for match in matches) if log.is_file()]
     if logs:
         newest_log = max(logs, key=lambda log: log.stat().st_mtime)
         return _forgotten_job(str(newest_log), newest_log, "")
@@ -299,20 +299,20 @@ def _unreadable(log: str, owner: str) -> Iterator[str]:
 def _expected_log(job: AnyJob, script: Path | None) -> str:
     """Return the log of a job that only the database knows: by its command, its script or the default."""
     words, output = _words(job.line), ""
-    for at, option in enumerate(words):
+    for position, option in enumerate(words):
         if _OUTPUT.match(option):
-            output = option.partition("=")[2] or next(iter(words[at + 1 :]), "")
-        elif option.startswith("-o") and len(option) > 2:
+            output = option.partition("=")[2] or next(iter(words[position + 1 :]), "")
+        elif option.startswith("-o") and len(option) > 2:  # "-oFILE"
             output = option[2:]
     output = output or (_options(script).get("output", "") if script else "")
     output = output or (DEFAULT_LOG_OF_TASK if job.row.task else DEFAULT_LOG)
     values = {"j": str(job.row.job), "A": str(job.row.job), "a": job.row.task, "x": job.name, "u": job.user}
 
     def filled(match: re.Match[str]) -> str:
-        value = values.get(match[2], "")
+        value = values.get(match[2], "")  # a % in a value becomes %%, because the log is again a pattern
         return value.zfill(int(match[1] or 0)).replace("%", "%%") if value else match[0]
 
-    return str(Path(job.folder, re.sub(r"%(\d{0,2})([jAaxu])", filled, output)))
+    return str(Path(job.folder, re.sub(r"%(\d{0,2})([jAaxu])", filled, output)))  # "%j", "%4a"
 
 
 def _script(
@@ -329,7 +329,7 @@ def _script(
     if not text:
         return None
     limits = [f"--time={Duration(job.row.limit_s)}"] if job.row.limit_s else []
-    limits += [f"--mem={job.memory}"] if job.memory and job.memory[0] != "0" else []
+    limits += [f"--mem={job.memory}"] if job.memory and job.memory[0] != "0" else []  # "0" is no amount
     return JobScript(file=str(path or "script"), text=with_options(text, limits))
 
 
@@ -366,7 +366,8 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
     with contextlib.suppress(SlurmError):
         with_its_id = any_job.any_jobs([newest_id], environment)
         its_jobs = [known for known in with_its_id if known.user == colleague]
-        job = _known_job(word_, its_jobs, _chosen(its_jobs, "", newest_id), environment) if its_jobs else None
+        if its_jobs:
+            job = _known_job(word_, its_jobs, _chosen_task(its_jobs, "", newest_id), environment)
     job = job or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{newest_id}.out", newest_id)
     return replace(job, folder=folder, owner=colleague, record=replace(job.record, run=word_))
 
@@ -381,6 +382,8 @@ def command_to_submit_again(job: PlainJob, options: Sequence[str], folder: Path)
     script = path if script.startswith("../") else script
     submit_folder = Path(job.record.folder)
     # The position of the script in the command line of the submission; 0 if it is not known
-    at = next((at for at, name in enumerate(words) if _is_same_file(submit_folder / name, Path(path))), 0)
-    parts = ["sbatch", *words[1:at], *options, script, *(words[at + 1 :] if at else ())]
+    is_script = (_is_same_file(submit_folder / name, Path(path)) for name in words)
+    position = next((number for number, found in enumerate(is_script) if found), 0)
+    arguments = words[position + 1 :] if position else ()
+    parts = ["sbatch", *words[1:position], *options, script, *arguments]
     return " ".join(map(word, parts))
