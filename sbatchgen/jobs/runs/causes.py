@@ -50,9 +50,9 @@ def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
     run, ended = end.state.run, _end_by_slurm(end)
     script = end.state.plain.script if end.state.plain else parsed_script(run.folder, end.job.id)
     facts = _fix_facts(end, script)
-    by_slurm = bool(ended) and not ended.startswith("FAILED")
+    ended_by_slurm = bool(ended) and not ended.startswith("FAILED")
     by_log = [
-        [*_with_places(failures(ended, lines, run.name, facts), lines, path, by_slurm=by_slurm)]
+        [*_with_places(failures(ended, lines, run.name, facts), lines, path, ended_by_slurm=ended_by_slurm)]
         for path, lines in end.logs.items()
     ]
     if causes := merge_causes(by_log or [failures(ended, (), run.name, facts)]):
@@ -82,12 +82,12 @@ def _fix_facts(end: JobEnd, script: JobScript | None) -> FixFacts:
     if request and "exclusive" in request:  # whole nodes come with their GPUs
         request = None
     mode = record.of_mode if record and not record.script else None
-    no_gpus = record and record.of_mode and not record.of_mode.uses_gpus and not record.process
+    is_cpu_job = record and record.of_mode and not record.of_mode.uses_gpus and not record.process
     return _larger_request(end, script)._replace(
         has_gpus=bool(request.gpu_count or request.shards) if request else None,
         is_script=bool(record and (record.script or not end.job.key)),
         as_group=mode.as_group if mode and not mode.several_processes else "",
-        one_gpu="--set mode=single" if no_gpus else FixFacts().one_gpu,
+        one_gpu="--set mode=single" if is_cpu_job else FixFacts().one_gpu,
     )
 
 
@@ -102,18 +102,18 @@ def _larger_request(end: JobEnd, script: JobScript | None) -> FixFacts:
 
 
 def _with_places(
-    causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str, *, by_slurm: bool
+    causes: Sequence[Failure], log: Sequence[tuple[int, str]], path: str, *, ended_by_slurm: bool
 ) -> Iterator[Failure]:
     """Yield the causes of a log, with the log's path and the place in the code where each was raised.
 
-    If the causes explain nothing, an exception that failures.yaml doesn't know follows. `by_slurm`: Slurm has
-    ended the job, so exceptions after its message follow from that end.
+    If the causes explain nothing, an exception that failures.yaml doesn't know follows. With
+    `ended_by_slurm`, exceptions after Slurm's message are excluded, because they follow from that end.
     """
     for cause in causes:
         place = place_of_exception(log, cause.line) if cause.line else ""
         means = f"{cause.means} ({place})" if place else cause.means
         yield replace(cause, means=means, file=path if cause.says else "")
-    number, says = unexplained_exception(lines_before_end(log) if by_slurm else log) or (0, "")
+    number, says = unexplained_exception(lines_before_end(log) if ended_by_slurm else log) or (0, "")
     place = place_of_exception(log, number) if number else ""
     explain_nothing = all(cause.rank in ("effect", "limit") for cause in causes)
     if place and explain_nothing:

@@ -89,6 +89,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         done=done and all(job.ended for job in state.jobs),
         source=usage.source,
         jobs=len(state.jobs),
+        # Without all times, a count that shows no restart is a guess.
         starts=usage.count if all(used_s) or usage.count > len(state.jobs) else None,
         **{name: getattr(newest, name) for name in ("nodes", "gpus", "cpus", "memory_mib", "limit_s")},
         used_s=sum(used_s) if all(used_s) else None,
@@ -153,26 +154,26 @@ def _advice(report: Report, request: ResourceRequest | None, *, out_of_memory: b
     """Yield advice on each resource of the next request for which there are enough figures."""
     # The time of an array is the sum of its tasks, and the limit holds for each task.
     if report.done and report.used_s and report.limit_s and not (request and "array" in request):
-        step = 300 if report.used_s < 3600 else 1800
-        needed = Duration(math.ceil(report.used_s * MARGIN / step) * step)
+        step_s = 300 if report.used_s < 3600 else 1800  # the advised time is a multiple of it
+        needed = Duration(math.ceil(report.used_s * MARGIN / step_s) * step_s)
         why = "a quarter more than it took in all"
         yield Advice(about=TIME, option="--time", value=str(needed), why=why)
     if report.done and report.memory_bytes and report.memory_mib and not out_of_memory:
-        yield from _memory(request, report.memory_bytes / (1 << 20), report.memory_mib)
+        yield from _memory_advice(request, report.memory_bytes / (1 << 20), report.memory_mib)
     if report.cpus_used is not None and report.cpus and report.waiting is not None:
-        yield from _cpus(report, request, report.cpus_used, report.cpus, report.waiting)
+        yield from _cpu_advice(report, request, report.cpus_used, report.cpus, report.waiting)
 
 
-def _memory(request: ResourceRequest | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
+def _memory_advice(request: ResourceRequest | None, used_mib: float, had_mib: int) -> Iterator[Advice]:
     """Yield advice on the script's option for memory: --mem, --mem-per-cpu or --mem-per-gpu."""
     option, parts = "mem", 1
     if request and "mem-per-cpu" in request:
         option, parts = "mem-per-cpu", request.cpus_on_node
     elif request and "mem-per-gpu" in request:
         option, parts = "mem-per-gpu", request.gpu_count
-    needed = max(used_mib * MARGIN, used_mib + MIN_MARGIN_MIB) / max(parts, 1)
-    unit = 1024 if parts == 1 else 256
-    value = math.ceil(needed / unit) * unit
+    needed_mib = max(used_mib * MARGIN, used_mib + MIN_MARGIN_MIB) / max(parts, 1)
+    unit_mib = 1024 if parts == 1 else 256
+    value = math.ceil(needed_mib / unit_mib) * unit_mib
     # The measured use may exceed the allocation, because shared pages count once for each process, so never
     # advise more.
     if value * parts < had_mib:
@@ -180,7 +181,7 @@ def _memory(request: ResourceRequest | None, used_mib: float, had_mib: int) -> I
         yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
 
 
-def _cpus(
+def _cpu_advice(
     report: Report, request: ResourceRequest | None, used: float, had: int, waiting: float
 ) -> Iterator[Advice]:
     """Yield advice on CPUs: more if the training waited for data, fewer if most of them were idle."""

@@ -21,6 +21,7 @@ MAX_EVENTS = 2_000_000  # the most lines of this file
 MAX_LINE = 1 << 16  # bytes of the longest line, and of the largest other file
 MAX_VALUE = 1e100  # a larger number is the overflow of a metric
 PLACES = ("step", "epoch", "time")  # fields that say when an event happened, and are no metrics
+# A fix for a training that reports nothing
 PRINT_NUMBERS = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
 _VALIDATION_PREFIX = re.compile("^(?:val|valid|validation|eval|test)[_/]")  # "val_" of "val_loss"
 

@@ -93,7 +93,7 @@ def job_of(state: RunState, task: str, job_id: str = "") -> tuple[RunJob | None,
 
 
 def _row_of_task(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
-    """Return the row of a task. Without `task`, return that of the first failed task, else the last row.
+    """Return the row of a task. Without `task`, return the first row of a failed task, else the last row.
 
     `in_turn`: the tasks continue one training, one after the other, so the last task that ran counts.
     `first`: the number of the sweep's point that index 0 of the array runs.

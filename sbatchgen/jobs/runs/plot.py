@@ -290,8 +290,8 @@ def _short(value: object) -> str:
 
 def _facts(history: History, names: Sequence[str]) -> str:
     """Return settings of a run in words: "mnist, batch 64, 2 processes"."""
-    words = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
+    prefixes = {"global_batch_size": "batch ", "lr": "lr ", "seed": "seed "}
     settings = {name: _short(history.config[name]) for name in names if name in history.config}
     processes = settings.pop("processes", None)
-    facts = [words.get(name, "") + value for name, value in settings.items()]
+    facts = [prefixes.get(name, "") + value for name, value in settings.items()]
     return ", ".join(facts + ([f"{processes} process{'es' * (processes != '1')}"] if processes else []))

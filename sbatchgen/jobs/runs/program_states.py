@@ -47,28 +47,28 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
     Programs with no report after `since`, in seconds since 1970, are excluded. A job with one program reports
     nothing.
     """
-    data, last = b"", dict[str, ProgramState]()
+    data, by_name = b"", dict[str, ProgramState]()
     with contextlib.suppress(OSError):
         data = files.read_run_file(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
     for match in filter(None, map(_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
         clock, name, number, state, why = match.groups("")
         if name == START:
-            last = {}
+            by_name = {}
             continue
         with contextlib.suppress(ValueError, OverflowError):
             began = _seconds(clock)
             where = _NODES.fullmatch(why) if state == "failed" else None
             nodes, why = where.groups() if where else ("", why)
             name = f"{ProgramName.parse(name)}{number}"
-            last[name] = ProgramState(name=name, state=state, since=began, nodes=nodes, why=why)
-    return [state for state in last.values() if state.since >= since]
+            by_name[name] = ProgramState(name=name, state=state, since=began, nodes=nodes, why=why)
+    return [state for state in by_name.values() if state.since >= since]
 
 
 def _seconds(clock: str) -> float:
     """Return a node's time in seconds since 1970; a time without a zone, as 0.3.0 wrote it, is local."""
-    form = "%Y-%m-%d %H:%M:%S"
+    without_zone = "%Y-%m-%d %H:%M:%S"
     zone = "%z" if len(clock) > len("2026-01-31 00:00:00") else ""
-    return datetime.strptime(clock, form + zone).timestamp()  # noqa: DTZ007 - see above
+    return datetime.strptime(clock, without_zone + zone).timestamp()  # noqa: DTZ007 - see above
 
 
 def program_that_ended_job(programs: Sequence[ProgramState]) -> ProgramState | None:

@@ -127,7 +127,8 @@ class Record:
     @property
     def of_mode(self) -> Mode | None:
         """Its mode; None for a finished script, or if the mode is not known."""
-        return MODES.get(self.mode or "".join(self.command[2:3]))
+        mode_in_command = "".join(self.command[2:3])  # "ddp" in "sbatchgen render ddp"
+        return MODES.get(self.mode or mode_in_command)
 
     def value(self, name: str) -> str:
         """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""

@@ -189,8 +189,8 @@ def _fix_conda_of_script(_: Failure, run: FailedRun) -> str:
 def _modules_file(run: FailedRun) -> str:
     """Return the file that defines the shell function `module` on this machine; "" without one."""
     home = run.environment.get("MODULESHOME", "")
-    files = [f"{home}/init/bash"] * home.startswith("/") + [*_MODULE_INIT_FILES]
-    return next((file for file in files if Path(file).is_file()), "")
+    candidates = [f"{home}/init/bash"] * home.startswith("/") + [*_MODULE_INIT_FILES]
+    return next((file for file in candidates if Path(file).is_file()), "")
 
 
 def _fix_modules(_: Failure, run: FailedRun) -> str:
@@ -211,7 +211,7 @@ def _fix_package(cause: Failure, run: FailedRun) -> str:
     match = re.search(r"No module named '?([\w.]+)", cause.says)
     runtime = run.record.value("runtime")
     key = _ENVIRONMENT_KEYS.get(runtime, "")
-    name = run.record.value(key) if key else ""
+    name = run.record.value(key) if key else ""  # the environment: a folder, a name, or an image
     if not match or not name:
         return ""
     module = match[1].partition(".")[0]
@@ -227,9 +227,11 @@ def _fix_package(cause: Failure, run: FailedRun) -> str:
     return f"the image {name} has no {module}: name an image that has it, by --image"
 
 
+# The key of a job that names the environment of each runtime
 _ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env", "uv": "uv_project"} | dict.fromkeys(
     ("apptainer", "enroot", "podman-hpc", "shifter"), "image"
 )
+# The functions that make a fix for this machine, by causes: for finished scripts, and for rendered ones
 _SCRIPT_FIXES = {"conda-not-set-up": _fix_conda_of_script, "no-modules": _fix_modules_of_script}
 _RENDERED_FIXES = {
     "conda-not-set-up": _fix_conda,

@@ -52,7 +52,7 @@ def current_jobs(
     """Return the jobs with their current states and their rows of squeue, both by key, and what went wrong.
 
     `live` has jobs that had not ended when they were last seen. `folders` has the run folders by the runs'
-    names. A job that is still being submitted is left out.
+    names. A job that is still being submitted is excluded.
     """
     seen = [_local_job(job, folders[job.run]) for job in live if is_local(job)]
     rows: dict[str, list[SlurmJob]] = {}
@@ -74,7 +74,7 @@ def current_jobs(
 def _on_cluster(
     jobs: Sequence[RunJob], cluster: str, folders: Mapping[str, Path], environment: Mapping[str, str]
 ) -> Iterator[tuple[RunJob, list[SlurmJob]]]:
-    """Yield each job of a cluster with its state and squeue's rows; leave out a job still being submitted."""
+    """Yield each job of a cluster with its state and squeue's rows; exclude a job still being submitted."""
     by_key: dict[str, list[SlurmJob]] = {}  # squeue's rows, by the keys of the jobs
     ids = set()
     for row in queue(environment, cluster=cluster):
@@ -160,13 +160,13 @@ def job_from_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob
     live = [state for state in counts if not state.ended]
     # The state of the array: "RUNNING" if a task runs, else that of a waiting or of a failed task
     by_precedence = [*live, *(state for state in counts if state.name != "COMPLETED"), *counts]
-    of_array = next((state for state in live if state.name == "RUNNING"), by_precedence[0])
+    array_state = next((state for state in live if state.name == "RUNNING"), by_precedence[0])
     submission = None if live else record.read_record(folder, job.id)
     if submission and submission.one_training:  # its last task tells how the training ended
         ran = [row for row in rows if not _never_started(row)]
-        of_array = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
+        array_state = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())
-    return job._replace(state=of_array.name, ended=not live, says=says)
+    return job._replace(state=array_state.name, ended=not live, says=says)
 
 
 def _why_waiting(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:

@@ -142,8 +142,9 @@ def _with_plan(start: KeptStart, at: float) -> KeptStart:
 
 def _words(command: Sequence[str]) -> tuple[str, ...]:
     """Return the sorted words of a command after its verb, without the options that a submission adds."""
-    pairs = zip(("", *command[2:]), command[2:], strict=False)  # each word after the word before it
-    return tuple(sorted(word for pair in pairs if not {*pair} & _ADDED_OPTIONS for word in pair[1:]))
+    words = command[2:]
+    pairs = zip(("", *words), words, strict=False)  # the word before each word, and the word
+    return tuple(sorted(word for before, word in pairs if not {before, word} & _ADDED_OPTIONS))
 
 
 def _file(environment: Mapping[str, str]) -> Path:

@@ -156,7 +156,7 @@ def missing_inputs(
     """
     working = snapshot.root / snapshot.inside
     saved = {file.name for file in source.saved} if source else set[str]()
-    lacking: dict[str, str] = {}  # the place of each name, by the path
+    lacking: dict[str, str] = {}  # paths that the snapshot lacks, each with the place that names it
     for where, name in _names(resolved, working, source):
         path = Path(os.path.normpath(working / name))
         in_root = os.path.relpath(path, snapshot.root)
@@ -164,7 +164,7 @@ def missing_inputs(
         is_copied = in_root in copied or any(file.startswith(f"{in_root}/") for file in copied)
         if not is_copied and not in_root.startswith("..") and name not in saved and _has_content(path):
             lacking.setdefault(os.path.relpath(path, working), where)
-    for name, where in lacking.items():
+    for name, where in lacking.items():  # a folder stands for the files in it
         if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):
             what = f"{where} names {name}, which git does not know: it is not in the snapshot"
             fix = f"--snapshot-file {word(name)}; or give the trainer its whole path, as for large data"

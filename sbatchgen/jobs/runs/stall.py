@@ -104,7 +104,7 @@ def _stall(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:
 
 
 def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
-    """Return, in order, when events were written, or when lines were; the longer of these two lists.
+    """Return sorted times: of the events, or of the lines in the logs if more lines have times.
 
     If a time of a line is outside the run's time, lines have the times of another clock or time zone. Then no
     line counts.
