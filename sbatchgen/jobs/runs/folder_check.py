@@ -194,7 +194,7 @@ def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
     if "/" not in name:  # the name of a file in the run folder
         is_visible = _may_see(run_dir)
     names = [file.name for file in checkpoints.glob("*.pt")] if checkpoints.is_dir() else []
-    # Only --resume or the trainer's --init-from can name a checkpoint that is missing.
+    # A name that --resume does not give is in the trainer's arguments, such as --init-from.
     key = "resume" if resolved.resume not in ("auto", "off") else "args"
     what = f"there is no checkpoint {name}" if key == "resume" else f"there is no file {name} to start from"
     fix = did_you_mean(name, names) if names and key == "resume" else "name a file that exists"
