@@ -822,9 +822,12 @@ def test_a_sheet_of_headers_has_one_finding_for_its_repetitions(command: Command
     assert [rule for *_, rule in found(command, "job.slurm")].count("SB119") == 4
 
 
-@pytest.mark.parametrize("option", ["--node-rank=1", "--node_rank 0"])
+@pytest.mark.parametrize(
+    ("option", "awaited"),
+    [("--node-rank=1", "a node with rank 0"), ("--node_rank 0", "the others until the time limit")],
+)
 def test_a_rank_that_all_nodes_share_is_named_as_it_is_written(
-    command: Command, folder: Path, option: str
+    command: Command, folder: Path, option: str, awaited: str
 ) -> None:
     resources = "#!/bin/bash\n#SBATCH --time=60 --nodes=2 --ntasks-per-node=1 --gpus-per-node=4\n"
     start = f"srun torchrun --nnodes=2 --nproc-per-node=4 {option} --master-addr=h train.py\n"
@@ -832,4 +835,4 @@ def test_a_rank_that_all_nodes_share_is_named_as_it_is_written(
     shown = command("lint", "job.slurm").out
     (message,) = (line for line in shown.splitlines() if "SB355" in line)
     written = option.replace(" ", "=").replace("_", "-")
-    assert f"SB355: {written} gives all 2 nodes the same rank" in message
+    assert f"SB355: {written} gives all 2 nodes the same rank: they wait for {awaited}" in message

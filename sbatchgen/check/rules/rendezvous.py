@@ -210,7 +210,8 @@ def same_rank_texts(name: str, nodes: int, same_rank: str) -> tuple[str, str]:
         fix = f"replace --master-addr and --master-port by these options{CODE}{RDZV_OPTIONS}{OR}{fix}"
     if same_rank:
         what = f"--{same_rank} gives all {nodes} nodes the same rank"
-    return f"{what}: they wait for the others until the time limit", fix
+    awaited = "the others until the time limit" if same_rank[-2:] in ("", "=0") else "a node with rank 0"
+    return f"{what}: they wait for {awaited}", fix
 
 
 def has_rendezvous_address(launcher: Tool) -> bool:
