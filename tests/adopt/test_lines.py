@@ -632,3 +632,22 @@ def test_a_job_of_no_nodes_is_reported() -> None:
 def test_an_option_for_sbatch_itself_has_no_place_in_a_job() -> None:
     rows = of_body("python t.py", "--quiet").lost
     assert [(row.lines, row.what) for row in rows] == [([5], "--quiet does not belong in a script")]
+
+
+@pytest.mark.parametrize(
+    "launch",
+    ["env A=1", "srun env A=1", "env env A=1", "nice env A=1", "A=0 env A=1", "env 'A=1'"],
+)
+def test_a_variable_that_env_sets_is_in_the_job(launch: str) -> None:
+    adoption = of_body(f"{launch} python t.py")
+    assert job(adoption)["env"]["A"] == "1"
+
+
+@pytest.mark.parametrize("command", ["env -u X A=1", "env -i A=1"])
+def test_a_variable_after_options_of_env_stays_in_its_command(command: str) -> None:
+    adoption = of_body(f"{command} python t.py")
+    assert profile(adoption)["runtimes"]["prefix"]["command"] == command.split()
+
+
+def test_a_variable_of_env_with_an_unknown_value_is_lost() -> None:
+    assert of_body("env A=$(date) python t.py").lost

@@ -61,6 +61,14 @@ class Tool:
     body: Body  # the script that holds `rest`; for bash -c, the string as a script
     module: bool = False  # whether the next command is a module, as with python -m and torchrun -m
 
+    @property
+    def command(self) -> tuple[Word, ...]:
+        """The words of the next command, without the variables that `env` sets, which may be quoted."""
+        words = self.rest
+        while self.name == "env" and words and ASSIGNED.match(words[0].text.lstrip("'\"")):
+            words = words[1:]
+        return words
+
     @cached_property
     def options(self) -> dict[str, str | list[str | None] | None]:
         """The options by name: the value, or a list of values if the option is given several times."""
@@ -126,7 +134,7 @@ def _follow(words: Sequence[Word], body: Body, passed: Sequence[Word], depth: in
                 name = body.value(tool.rest[0]) or tool.rest[0].text
                 yield Tool(name=name, words=tool.rest, rest=tool.rest[1:], body=body, module=tool.module)
             return
-        words = tool.rest
+        words = tool.command
 
 
 def _launcher_words(tool: Tool) -> Sequence[Word]:

@@ -82,14 +82,19 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
 
 def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the programs that start the trainer, and the variables set in front of the launch."""
+    body = launch.tools[0].body
+    for variable in launch.command.prefix:
+        literal = body.value(variable.word) if variable.word else None
+        _set_variable(draft, variable.name, literal, variable.word)
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _adopt_shell_string(draft, launch, tool)
         elif tool.name == "env" and not tool.uses:
             for word in _words_without_next(tool)[1:]:
-                name, equals, value = word.text.partition("=")
-                _set_variable(draft, name, value if equals and "$" not in value else None)
+                name = word.text.partition("=")[0].lstrip("'\"")
+                value = tool.body.value(word)
+                _set_variable(draft, name, None if value is None else value.partition("=")[2])
         elif tool.name in _HANDLED_ELSEWHERE | programs("mpi") or tool in runtime_tools:
             continue
         # An unknown program becomes the runtime `prefix`, unless the job already has a runtime.
@@ -98,15 +103,11 @@ def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
         else:
             advice = _ALTERNATIVES.get(tool.name, "start the trainer itself")
             draft.lose(f"{tool.name} around the trainer: {advice}")
-    body = launch.tools[0].body
-    for variable in launch.command.prefix:
-        literal = body.value(variable.word) if variable.word else None
-        _set_variable(draft, variable.name, literal, variable.word)
 
 
 def _words_without_next(tool: Tool) -> tuple[Word, ...]:
     """Return a tool's name, options and operands, without the command that the tool starts."""
-    return tool.words[: len(tool.words) - len(tool.rest)]
+    return tool.words[: len(tool.words) - len(tool.command)]
 
 
 def _set_prefix(draft: Draft, words: Sequence[str]) -> None:
