@@ -651,3 +651,10 @@ def test_a_variable_after_options_of_env_stays_in_its_command(command: str) -> N
 
 def test_a_variable_of_env_with_an_unknown_value_is_lost() -> None:
     assert of_body("env A=$(date) python t.py").lost
+
+
+def test_long_names_of_programs_are_cut_and_differ() -> None:
+    long = "a_very_long_name_of_a_server_program_indeed.py"
+    steps = f"srun -N1 -n1 python {long} &\n" * 2
+    programs = job(of_body(f"{steps}wait", "--nodes=2", "--gpus-per-node=1"))["programs"]
+    assert [*programs] == ["a-very-long-name-of-a-server-p", "a-very-long-name-of-a-server-2"]

@@ -250,6 +250,9 @@ def _names(steps: Sequence[ProgramStep]) -> list[str]:
         words = launch.program.rest if launch.program.name == "python" else launch.program.words
         file = words[0].text.rpartition("/")[2].partition(".")[0] if words else ""
         stem = re.sub("[^a-z0-9]+", "-", file.lower()).strip("-0123456789") or "program"
-        taken = stem in names or stem in ProgramName.TAKEN
-        names.append(f"{stem}-{len(names) + 1}" if taken else stem)
+        stem = stem[: ProgramName.MOST].rstrip("-")
+        if stem in names or stem in ProgramName.TAKEN:
+            number = f"-{len(names) + 1}"
+            stem = stem[: ProgramName.MOST - len(number)].rstrip("-") + number
+        names.append(stem)
     return names
