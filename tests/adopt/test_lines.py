@@ -653,6 +653,11 @@ def test_a_variable_of_env_with_an_unknown_value_is_lost() -> None:
     assert of_body("env A=$(date) python t.py").lost
 
 
+def test_exec_in_the_string_of_a_shell_changes_nothing() -> None:
+    adoption = of_body("bash -c 'cd src && exec python t.py'")
+    assert profile(adoption)["setup_per_task"] == ["cd src || exit"]
+
+
 def test_long_names_of_programs_are_cut_and_differ() -> None:
     long = "a_very_long_name_of_a_server_program_indeed.py"
     steps = f"srun -N1 -n1 python {long} &\n" * 2

@@ -181,9 +181,9 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None
     text = block.body.source.text
     # In `cd FOLDER && python train.py`, `before` is [cd] and the only gap is "&&", so `cd FOLDER || exit` has
     # the same effect. Other gaps, such as "||", have other effects.
-    starts = [*(command.at for command in before), commands[-1].at if commands else launch_at]
+    launching = next((command for command in outer if command.at <= launch_at < command.end), None)
+    starts = [*(command.at for command in before), launching.at if launching else launch_at]
     gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
-    # After `cd FOLDER && exec python train.py`, `commands` is [cd] too, so the gap is empty.
     is_chain = all(gap == "&&" for gap in gaps)
     has_other_commands = len(commands) - len(before) > 1 or (before and not is_chain)
     if has_other_commands or (variables and "export" in names) or (not commands and "exec" not in names):
