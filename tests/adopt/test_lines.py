@@ -653,6 +653,18 @@ def test_a_variable_of_env_with_an_unknown_value_is_lost() -> None:
     assert of_body("env A=$(date) python t.py").lost
 
 
+@pytest.mark.parametrize("shell", ["bash -c 'A=1 python t.py'", "srun sh -c 'A=1 exec python t.py'"])
+def test_a_variable_in_the_string_of_a_shell_is_in_the_job(shell: str) -> None:
+    assert job(of_body(shell))["env"]["A"] == "1"
+
+
+def test_a_variable_of_the_task_in_the_string_of_a_shell_is_set_in_each_task() -> None:
+    adoption = of_body("srun sh -c 'A=1 B=$HOSTNAME/x python t.py'")
+    assert job(adoption)["env"]["A"] == "1"
+    assert profile(adoption)["setup_per_task"] == ["export B=$HOSTNAME/x"]
+    assert of_body("bash -c 'PYTHONPATH=$S/x python t.py'").lost
+
+
 def test_exec_in_the_string_of_a_shell_changes_nothing() -> None:
     adoption = of_body("bash -c 'cd src && exec python t.py'")
     assert profile(adoption)["setup_per_task"] == ["cd src || exit"]

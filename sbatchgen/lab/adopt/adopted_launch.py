@@ -190,6 +190,19 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
     for command in before:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
+    if launching:
+        _adopt_prefix_in_task(draft, block, launching)
+
+
+def _adopt_prefix_in_task(draft: Draft, block: Block, command: Command) -> None:
+    """Keep the variables set in front of the launch in the string of `bash -c`."""
+    for variable in command.prefix:
+        literal = block.body.value(variable.word) if variable.word else None
+        is_kept = literal is not None or variable.name in shape.RANK_VARIABLES
+        if is_kept or variable.word is None or "PATH" in variable.name:
+            _set_variable(draft, variable.name, literal)
+        else:
+            _keep_in_task(draft, block, f"export {variable.name}={variable.word.text}")
 
 
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
