@@ -82,6 +82,32 @@ def test_one_after_the_other_and_errors_are_told_once() -> None:
     writer.wait()
 
 
+def test_a_work_that_nobody_waits_for_is_tried_again() -> None:
+    writer, tried = Writer(), list[str]()
+    has_paused = [threading.Event(), threading.Event()]
+
+    def retries(name: str, paused: threading.Event, seconds: float) -> None:
+        while writer.pause(seconds):
+            tried.append(name)
+            paused.set()
+
+    writer.start(lambda: retries("first", has_paused[0], 0.01))
+    writer.start(lambda: retries("second", has_paused[1], 0.01), after=True)
+    has_paused[0].clear()
+    assert has_paused[0].wait(9), "the first is tried again, although another work was started after it"
+    assert not has_paused[1].is_set()
+    writer.wait()  # ends both
+    assert not writer.is_busy
+    tried.clear()
+    has_paused[1].clear()
+    writer.start(lambda: None)
+    writer.start(lambda: retries("second", has_paused[1], 0.01), after=True)
+    assert has_paused[1].wait(9), "nobody waits for the second"
+    assert writer.ends_within(9), "the training waits for it"
+    writer.wait()
+    assert set(tried) == {"second"}
+
+
 def test_a_signal_in_the_middle_of_a_start_is_handled_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A data loader's process dies: torch's handler raises."""
     writer, done, begin = Writer(), list[str](), threading.Thread.start
