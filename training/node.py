@@ -328,31 +328,50 @@ def clause_about_own_files(path: str) -> str:
     return f"; {total >> 20} MiB in it are yours, from earlier jobs" if total else ""
 
 
-def check_interfaces(environ: Mapping[str, str], findings: Findings) -> None:
+def check_interfaces(
+    environ: Mapping[str, str], findings: Findings, devices: Path = Path("/sys/class/infiniband")
+) -> None:
     """Check the interfaces that the job names for NCCL and Gloo, and the conditions of RDMA."""
     known = [name for _, name in socket.if_nameindex()]
-    for name in sorted(named_interfaces(environ)):
-        matching = [name] if name in known else [other for other in known if other.startswith(name)]
+    for name, is_exact in sorted(named_interfaces(environ).items()):
+        matching = matching_names(name, known, is_exact=is_exact)
         if not matching:
             findings.faults.append(Fault(f"interface {name}", "is not there"))
         elif not any(map(is_up, matching)):
             findings.faults.append(Fault(f"interface {name}", "is down"))
-    devices = Path("/sys/class/infiniband")
-    for name in environ.get("NCCL_IB_HCA", "").lstrip("=").split(","):
-        states = devices.glob(f"{name.partition(':')[0]}/ports/*/state")
-        ports = [*states] if name[:1] not in ("", "^") else []  # ^ excludes the devices that it names
-        if ports and not any("ACTIVE" in read_kernel_file(port) for port in ports):
-            findings.faults.append(Fault(f"InfiniBand {name}", f"is {read_kernel_file(ports[0])}"))
+    known = sorted(path.name for path in devices.iterdir()) if devices.is_dir() else []
+    for name, is_exact in included_names(environ.get("NCCL_IB_HCA", "")).items():
+        device, _, port = name.partition(":")
+        matching = matching_names(device, known, is_exact=is_exact)
+        states = [path for other in matching for path in (devices / other).glob(f"ports/{port or '*'}/state")]
+        if states and not any("ACTIVE" in read_kernel_file(path) for path in states):
+            findings.faults.append(Fault(f"InfiniBand {name}", f"is {read_kernel_file(states[0])}"))
     limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    if devices.is_dir() and any(devices.iterdir()) and 0 <= limit < MIN_MEMLOCK:
+    if known and 0 <= limit < MIN_MEMLOCK:
         findings.faults.append(Fault("memlock", f"is {limit >> 10} KiB: RDMA needs more (ulimit -l)"))
 
 
-def named_interfaces(environ: Mapping[str, str]) -> set[str]:
-    """Return the interfaces that the job names; NCCL also accepts the start of an interface's name."""
+def named_interfaces(environ: Mapping[str, str]) -> dict[str, bool]:
+    """Return the interfaces that the job names, and whether each name is exact."""
     texts = [environ.get(name, "") for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")]
-    # A text with ^ names the interfaces to exclude, and one with = exact names.
-    return {name for text in texts if text[:1] != "^" for name in text.lstrip("=").split(",") if name}
+    return {name: is_exact for text in texts for name, is_exact in included_names(text).items()}
+
+
+def included_names(text: str) -> dict[str, bool]:
+    """Return the names in a list of NCCL, and whether each name is exact; empty if the list excludes.
+
+    ^ in front excludes all names of the list. = in front asks for exact names; without it a name may be the
+    start of a longer name (NCCL's documentation, Environment Variables).
+    """
+    names = [] if text.startswith("^") else text.lstrip("=").split(",")
+    return {name: text.startswith("=") for name in names if name}
+
+
+def matching_names(name: str, known: list[str], *, is_exact: bool) -> list[str]:
+    """Return the known names that a name of NCCL's list means: itself, or else those that begin with it."""
+    if name in known:
+        return [name]
+    return [] if is_exact else [other for other in known if other.startswith(name)]
 
 
 def address() -> str:

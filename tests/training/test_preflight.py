@@ -166,8 +166,29 @@ def test_interfaces_that_a_job_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parts(NCCL_SOCKET_IFNAME="l", GLOO_SOCKET_IFNAME="lo,ib7") == [
         Fault("interface ib7", "is not there")
     ]
+    assert parts(NCCL_SOCKET_IFNAME="=l") == [Fault("interface l", "is not there")]
     monkeypatch.setattr(node, "is_up", lambda _: False)
     assert parts(GLOO_SOCKET_IFNAME="lo") == [Fault("interface lo", "is down")]
+
+
+def test_infiniband_devices_that_a_job_names(tmp_path: Path) -> None:
+    states = {"mlx5_0": "4: ACTIVE", "mlx5_1": "1: DOWN", "ibp0": "1: DOWN"}
+    for device, state in states.items():
+        (tmp_path / device / "ports/1").mkdir(parents=True)
+        (tmp_path / device / "ports/1/state").write_text(f"{state}\n")
+    (tmp_path / "mlx5_0/ports/2").mkdir()
+    (tmp_path / "mlx5_0/ports/2/state").write_text("1: DOWN\n")
+
+    def parts(names: str) -> list[str]:
+        findings = node.Findings()
+        node.check_interfaces({"NCCL_IB_HCA": names}, findings, tmp_path)
+        return [fault.part for fault in findings.faults if fault.part.startswith("InfiniBand")]
+
+    for names in ("", "^mlx5_0,mlx5_1", "^=mlx5_1,ibp0", "mlx5", "mlx5_0", "=mlx5_0:1", "=ib", "=mlx5"):
+        assert parts(names) == [], names
+    assert parts("mlx5_0,mlx5_1") == parts("=mlx5_1") == ["InfiniBand mlx5_1"]
+    assert parts("mlx5_0:2") == ["InfiniBand mlx5_0:2"]
+    assert parts("ib") == ["InfiniBand ib"]
 
 
 @pytest.fixture
