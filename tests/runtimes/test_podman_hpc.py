@@ -103,3 +103,18 @@ def test_an_old_script_with_it_is_adopted_and_linted(folder: Path, command: Comm
     assert "- ${SCRATCH}:${SCRATCH}\n    gpu_flags:\n    - --gpu\n    - --nccl\n" in adopted
     assert "launcher: torchrun" in adopted
     assert "SB302" in command("lint", "--no-shellcheck", "old.slurm").out  # two torchruns on each node
+
+
+def test_no_option_of_an_old_script_is_dropped_without_a_word(folder: Path, command: Command) -> None:
+    options = "--rm --gpu --privileged --env=OMP_NUM_THREADS=4 -e HF_HOME=/s/hf -e 'SLURM_*' -w /elsewhere"
+    (folder / "old.slurm").write_text(
+        "#!/bin/bash\n#SBATCH --ntasks-per-node=1 --gpus-per-node=4\n"
+        f"srun podman-hpc run {options} img:1 torchrun --nproc-per-node=4 train.py\n"
+    )
+    (folder / "train.py").touch()
+    adopted = command("adopt", "old.slurm")
+    assert "HF_HOME: /s/hf\n" in adopted.out
+    assert "OMP_NUM_THREADS: '4'\n" in adopted.out
+    assert "gpu_flags:\n    - --gpu\n" in adopted.out
+    assert "    flags:\n    - --privileged\n" in adopted.out
+    assert "--workdir of podman-hpc run is dropped: the trainer starts in the job's folder" in adopted.err

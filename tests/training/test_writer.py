@@ -102,7 +102,7 @@ def test_a_work_that_nobody_waits_for_is_tried_again() -> None:
     has_paused[1].clear()
     writer.start(lambda: None)
     writer.start(lambda: retries("second", has_paused[1], 0.01), after=True)
-    assert has_paused[1].wait(9), "nobody waits for the second"
+    assert has_paused[1].wait(9), "no caller waits for the second"
     assert writer.ends_within(9), "the training waits for it"
     writer.wait()
     assert set(tried) == {"second"}

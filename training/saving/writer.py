@@ -23,7 +23,7 @@ class Writer:
         """Wait for the previous work, raise its error, and start `work` in a thread.
 
         With `after` the caller does not wait. Instead the thread waits for the previous work, and drops
-        `work` if the previous work has failed. The previous work may go on with its retries until the caller
+        `work` if the previous work has failed. The previous work may continue its retries until the caller
         waits.
         """
         if not after:

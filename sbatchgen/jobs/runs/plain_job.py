@@ -383,7 +383,7 @@ def command_to_submit_again(job: PlainJob, options: Sequence[str], folder: Path)
     submit_folder = Path(job.record.folder)
     # The position of the script in the command line of the submission; 0 if it is not known
     is_script = (_is_same_file(submit_folder / name, Path(path)) for name in words)
-    position = next((number for number, found in enumerate(is_script) if found), 0)
+    position = next((number for number, is_same in enumerate(is_script) if is_same), 0)
     arguments = words[position + 1 :] if position else ()
     parts = ["sbatch", *words[1:position], *options, script, *arguments]
     return " ".join(map(word, parts))

@@ -13,8 +13,9 @@ from sbatchgen.jobs.runtimes import base
 
 # Patterns of variables that a container gets from the host, because ranks read Slurm's variables.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
-# Options of old scripts that need no flag, because `command` writes them in each job.
-_HANDLED_OPTIONS = frozenset(("rm", "ipc", "network", "net", "workdir", "env", "volume"))
+# Options of old scripts that need no key, because `command` writes them in each job.
+_WRITTEN_OPTIONS = frozenset(("rm", "ipc", "network", "net"))
+_MODULE_FLAGS = frozenset(("gpu", "nccl", "cuda-mpi", "mpich"))  # modules that NERSC has for GPUs and network
 
 
 @record
@@ -67,9 +68,14 @@ class PodmanHpcRuntime(base.ContainerRuntime):
         for option in tool.uses:
             if option.name == "volume":
                 keys["mounts"] += draft.option_list(tool, option)
-            elif option.value == "":
-                keys["gpu_flags"] += [] if option.name in _HANDLED_OPTIONS else [f"--{option.name}"]
-            elif option.name not in _HANDLED_OPTIONS:
+            elif option.name == "env" and not (option.value or "").startswith("SLURM_"):
+                draft.option_env(tool, option)
+            elif option.name == "workdir":
+                draft.note("--workdir of podman-hpc run is dropped: the trainer starts in the job's folder")
+            elif option.value == "" and option.name not in _WRITTEN_OPTIONS:
+                key = "gpu_flags" if option.name in _MODULE_FLAGS else "flags"
+                keys.setdefault(key, []).append(f"--{option.name}")
+            elif option.name not in (*_WRITTEN_OPTIONS, "env"):
                 draft.lose(f"--{option.name} of podman-hpc run")
         return {name: value for name, value in keys.items() if value or name == "gpu_flags"}
 

@@ -211,7 +211,7 @@ def _keep_unset_variables(draft: Draft) -> None:
     if runtime.finds_user_packages and not runtime.is_container:
         draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
     is_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
-    if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned:
+    if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned | {*draft.env}:
         draft.env["OMP_NUM_THREADS"] = "1"
         why = "else a process gets its share of the CPUs"
         draft.note(f"env sets OMP_NUM_THREADS to 1, as torchrun did: {why}")
