@@ -836,3 +836,34 @@ def test_a_rank_that_all_nodes_share_is_named_as_it_is_written(
     (message,) = (line for line in shown.splitlines() if "SB355" in line)
     written = option.replace(" ", "=").replace("_", "-")
     assert f"SB355: {written} gives all 2 nodes the same rank: they wait for {awaited}" in message
+
+
+HOUR = "#!/bin/bash\n#SBATCH --time=1:00:00 --nodes=1\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "rule", "hits"),
+    [
+        (
+            "#!/bin/bash\n#SBATCH --job-name=echo --nodes=<N>\n#SBATCH --account=<account>\nsrun hostname\n",
+            "SB812",
+            1,
+        ),
+        (HOUR + "trap 'touch stop' USR1\nsrun hostname\n", "SB619", 1),
+        (HOUR + "trap -- 'touch stop' USR1\nsrun hostname\n", "SB619", 1),
+        (HOUR + "trap -- '' USR1\nsrun hostname\n", "SB619", 0),
+        (HOUR + "trap -- USR1\nsrun hostname\n", "SB619", 0),
+        (HOUR + "trap -p USR1\nsrun hostname\n", "SB619", 0),
+        (HOUR + "trap -- 'touch done' EXIT\nsrun hostname\n", "SB620", 1),
+        (HOUR + "out=o\ncd $infolder\nsrun hostname > $out\n", "SB335", 1),
+        (HOUR + "out=o\ncd ./$infolder\nsrun hostname > $out\n", "SB335", 1),
+        (HOUR + "out=o\ncd ab$infolder\nsrun hostname > $out\n", "SB335", 0),
+    ],
+)
+def test_a_word_counts_for_what_it_is(
+    command: Command, folder: Path, script: str, rule: str, hits: int
+) -> None:
+    (folder / "job.slurm").write_text(script)
+    shown = command("lint", "--no-shellcheck", "job.slurm").out
+    assert "failed on this script" not in shown
+    assert shown.count(f" {rule}: ") == hits

@@ -113,10 +113,8 @@ class Body:
         """The trap commands that set a string, and each string as a body."""
         traps = []
         for command in self.commands:
-            if command.name != "trap" or len(command.words) < 3:
-                continue
-            words = command.words[2:] if command.words[1].text == "--" else command.words[1:]
-            if words[0].text not in ("-", "''", '""') and len(words) > 1:
+            words = command.trap_words
+            if words and words[0].text not in ("-", "''", '""'):
                 signals = tuple((word.value or word.text).upper().removeprefix("SIG") for word in words[1:])
                 traps.append((command, string_body(self, words[0], context=Context(trap=signals))))
         return tuple(traps)

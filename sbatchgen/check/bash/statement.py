@@ -207,6 +207,14 @@ class Command(Placed):
         """The first word without the folder."""
         return self.path.rpartition("/")[2]
 
+    @property
+    def trap_words(self) -> tuple[Word, ...]:
+        """The action and the signals of a `trap`; () if the trap only prints, or resets a single signal."""
+        if self.name != "trap" or any(word.text in ("-l", "-p", "-lp") for word in self.words[1:2]):
+            return ()
+        words = self.words[2:] if len(self.words) > 1 and self.words[1].text == "--" else self.words[1:]
+        return words if len(words) > 1 else ()
+
 
 _NAME = re.compile(r"([\w./+-]+)(?=[ \t\n;]|\Z)")  # a command's name without quotes and expansions
 _OPENER = re.compile(r"\[\[?|\(\(")  # the first word of a test

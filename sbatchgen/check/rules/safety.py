@@ -300,7 +300,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
         match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
         is_mail = number == mail_line and not script.is_refused_for_placeholder  # SB129 reports it
         before = line[: match.start()] if match else ""
-        is_in_message = (
+        is_in_message = number not in script.unfilled and (
             "echo" in before or _MESSAGE_START.search(before) or (script.submits and number not in directives)
         )
         if match and not is_mail and not is_in_message:

@@ -53,8 +53,8 @@ def _trapped_signals(script: JobScript) -> set[str]:
     """Return the signals for which the script sets a trap; "?" for an unknown signal."""
     signals: set[str] = set()
     for command in script.named("trap"):
-        words = [word for word in command.words[1:] if word.text != "--"]
-        if len(words) > 1 and words[0].text != "-":
+        words = command.trap_words
+        if words and words[0].text != "-":
             signals |= {_signal_name(script.body.value(word) or "?") for word in words[1:]}
     return signals
 
@@ -156,9 +156,10 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
     if "signal" in script.options or "SBATCH_SIGNAL" in script.environment or not script.directive_lines:
         return
     for command in script.named("trap"):
-        for word in command.words[2:]:
+        words = command.trap_words
+        for word in words[1:]:
             signal = _signal_name(script.body.value(word) or "?")
-            if signal not in ("USR1", "USR2") or command.words[1].text in ("-", "''", '""'):
+            if signal not in ("USR1", "USR2") or words[0].text in ("-", "''", '""'):
                 continue
             rest = script.text.replace(script.body.source.text[command.at : command.end], "")
             if signal in rest or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", rest):
@@ -179,7 +180,7 @@ def _false_mark_of_success(script: JobScript) -> Iterator[Hit]:
     if "TERM" in _trapped_signals(script) or not _runs_only_its_text(script):
         return
     for trap, body in script.body.traps:
-        signals = {_signal_name(word.text) for word in trap.words[2:]}
+        signals = {_signal_name(word.text) for word in trap.trap_words[1:]}
         if {"EXIT", "0"} & signals and _writes_mark(script, body):
             what = "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? "
             what += "0: a job that was ended is marked as done"

@@ -220,8 +220,8 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     is_only_word = word.text.strip('"') in (f"${name}", f"${{{name}}}")
     is_script = is_only_word and index == 1 and _INTERPRETERS.fullmatch(command.name)
     is_program = index == 0 and len(command.words) > 1
-    # At most two characters and a quote precede the variable: $NAME/x, "${NAME}/x" or ./$NAME.
-    starts_word = word.at + 2 >= use.at - (word.text[0] == '"')
+    # The word is $NAME/x, "${NAME}/x" or ./$NAME. In pre$NAME, an empty value may be meant.
+    starts_word = word.text[: use.at - word.at].strip('"') in ("", "./")
     is_path = command.name in _OPENERS and starts_word
     if is_script or is_program or is_path:
         what = f"nothing in the script sets ${name}: it is empty, unless the environment has it"
