@@ -867,3 +867,31 @@ def test_a_word_counts_for_what_it_is(
     shown = command("lint", "--no-shellcheck", "job.slurm").out
     assert "failed on this script" not in shown
     assert shown.count(f" {rule}: ") == hits
+
+
+@pytest.mark.parametrize(
+    ("options", "rule", "hits"),
+    [
+        ("--qos=NORMAL", "SB223", 0),
+        ("--qos=high", "SB223", 1),
+        ("--gpus-per-task=h100 --ntasks=1", "SB208", 0),
+        ("--gpus-per-task=h100:1 --ntasks=1", "SB208", 1),
+        ("--nodes=128 --time=2:00:00", "set fewer --nodes and less --time", 1),
+        ("--output='my logs/x.out'", "fix: mkdir -p 'my logs' first", 1),
+    ],
+)
+def test_a_value_is_compared_as_slurm_does(
+    command: Command, folder: Path, options: str, rule: str, hits: int
+) -> None:
+    (folder / "site.yaml").write_text(
+        "name: site\ndescription: a test\nurl: https://example.org\nchecked: 2026-11-01\nslurm: '22.05'\n"
+        "partitions:\n  gpu: {gpus_per_node: 4, cpus_per_node: 32, nodes: 200, gpu_types: {a100: 4}, qos: [normal],"
+        " node_minutes_max: 90}\n"
+    )
+    if "gpus-per-task" in options:
+        (folder / "site.yaml").write_text((folder / "site.yaml").read_text().replace("22.05", "25.05"))
+    (folder / "job.slurm").write_text(
+        f"#!/bin/bash\n#SBATCH --partition=gpu --time=10 {options}\nsrun hostname\n"
+    )
+    shown = command("lint", "--no-shellcheck", "--profile", "./site.yaml", "job.slurm").out
+    assert shown.count(rule) == hits, shown

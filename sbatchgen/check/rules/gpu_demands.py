@@ -12,7 +12,7 @@ from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.cluster_facts import NodeFacts, PartitionFacts
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.sbatch.gres import gres_amounts, is_slice
+from sbatchgen.check.sbatch.gres import gres_amounts, has_count, is_slice
 from sbatchgen.check.script.job import NO_PARTITION, Job
 from sbatchgen.check.script.resource_request import Amounts, ResourceRequest, split_among_nodes
 
@@ -140,7 +140,7 @@ def _gpu_type_known(job: Job) -> Iterator[Hit]:
 def _is_type_ignored(option: str, job: Job) -> bool:
     """Return whether Slurm ignores the type in an option: since 23.02, in --gpus-per-task=TYPE."""
     value = job.resources.options.get(option, "")
-    return option == "gpus-per-task" and job.slurm >= "23.02" and not value[-1:].isdecimal()
+    return option == "gpus-per-task" and job.slurm >= "23.02" and not has_count(value)
 
 
 @RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_GPU_TYPES_PAGE)

@@ -119,10 +119,7 @@ def _doubt_severity(doubt: str) -> Severity | None:
 
 
 def _requested_qos(job: Job) -> list[str]:
-    """Return the QOS that the job names, in lower case.
-
-    Slurm ignores the case of a QOS's name (assoc_mgr_fill_in_qos in assoc_mgr.c).
-    """
+    """Return the QOS that the job names, in lower case, which Slurm ignores (assoc_mgr_fill_in_qos)."""
     return [name for name in job.option("qos").lower().split(",") if name]
 
 
@@ -194,9 +191,10 @@ def _time_of_nodes(job: Job) -> Iterator[Hit]:
         other_counts += [partition.node_minutes_max * 60 // seconds] if partition.node_minutes_max else []
         fitting = [count for count in other_counts if count and seconds <= (partition.time_limit(count) or 0)]
         fixes = [f"--time {limit} or less"] if limit else []
-        fixes += [f"--nodes {fitting[0]}"] if fitting else []
+        fixes += [f"--nodes {count}" for count in fitting[:1]]
         why_not = f"{limit} at most for {node_text}"
-        yield Hit("time", what + doubt, f"set {' or '.join(fixes)}", _doubt_severity(doubt), why_not=why_not)
+        fix = f"set {' or '.join(fixes) or 'fewer --nodes and less --time'}"
+        yield Hit("time", what + doubt, fix, _doubt_severity(doubt), why_not=why_not)
 
 
 @RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
@@ -261,7 +259,9 @@ def _closed_partition(
         what = f"partition '{partition}' is only for qos {' or '.join(allowed)}"
         what += f"{job.profile.line(f'partitions.{partition}.qos')}, and the job names no qos"
         yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
-    if not value or not ((allowed and value not in allowed) or value in denied):
+    same = str.lower if option == "qos" else str
+    is_allowed = not allowed or same(value) in map(same, allowed)
+    if not value or "," in value or (is_allowed and same(value) not in map(same, denied)):
         return
     your = "your " * (option not in job.resources)  # the user's default
     what = f"partition '{partition}' does not allow {your}{option} '{value}'"

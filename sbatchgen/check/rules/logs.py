@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
+from sbatchgen.base import quoting
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.units import VARIABLE
 from sbatchgen.check.rules.rule import Hit, Rules
@@ -92,10 +93,10 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
         what += "the job fails without a log"
         severity = _milder_in_script(job) if job.assumed else None  # most sites have a later release
-        fix = f"mkdir -p {folder} first, as sbatchgen submit does"
+        fix = f"mkdir -p {quoting.word(folder)} first, as sbatchgen submit does"
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"
-            fix = f"mkdir -p {folder} in your shell, before sbatch"
+            fix = f"mkdir -p {quoting.word(folder)} in your shell, before sbatch"
         if _JOB_PATTERN.search(folder):  # the job id is not known before the submission
             fix = "a folder that is there, with the number in the name of the file"
         yield Hit(name, what, fix, severity)

@@ -5,7 +5,6 @@ shards together with GPUs, and counts for the job, its nodes and its tasks that 
 Source: Slurm's gres_job_state_validate, 22.05 to 26.05.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 
 from sbatchgen.check.sbatch import gres
@@ -71,7 +70,7 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
         # Before 23.02, `--gpus-per-task=a100` means one GPU; later releases read it as 0.
         if option == "gpus-per-task" and slurm < "23.02":
             amounts = amounts or (("", 1),) * bool(value)
-        elif option == "gpus-per-task" and not re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", value or ""):
+        elif option == "gpus-per-task" and not gres.has_count(value or ""):
             continue
         for kind, amount in amounts:
             requests.setdefault(("gpu", kind), {})[unit] = amount

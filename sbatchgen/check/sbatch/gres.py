@@ -80,3 +80,8 @@ def amount(text: str) -> int | None:
     if match is None:
         return None
     return number(match[1]) << (10 * (1 + _UNITS.index(match[2].upper())) if match[2] else 0)
+
+
+def has_count(gpus: str) -> bool:
+    """Return whether a request of GPUs has a number of GPUs: 2, a100:2 and a100=2, but not a100."""
+    return re.search("(?:^|[:=,])[0-9]{1,6}(?:,|$)", gpus) is not None
