@@ -50,8 +50,9 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
             else:
                 rows = [row for row in all_rows if str(row.job) == job]
                 starts = [start for start in all_starts if start.job == job]
-            if _count_tasks(rows) >= charge.tasks and all(row.state.ended for row in rows):
-                charges[charge.key] = _with_use(charge, starts)
+            if not _is_complete(rows, rows_by_key.get(charge.key, []), charge.tasks):
+                continue
+            charges[charge.key] = _with_use(charge, starts)
 
 
 def _clear_at_once_of_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
@@ -66,6 +67,17 @@ def _clear_at_once_of_ended(charges: Charges, environment: Mapping[str, str]) ->
         has_ended = was_submitted_or_failed and all(row.state.ended for row in rows)
         charges[key] = charge._replace(job=job, at_once=0 if has_ended else charge.at_once)
     return rows_by_key
+
+
+def _is_complete(rows: Sequence[SlurmJob], seen: Sequence[SlurmJob], tasks: int) -> bool:
+    """Return whether the rows have the end of all tasks of a job.
+
+    `seen` has squeue's rows. slurmdbd hears of a task later: until then, a cancelled array counts the task as
+    one that never ran, in a row such as 4711_[0-9].
+    """
+    ran = {row.task for row in seen if row.used_s}
+    has_all = _count_tasks(rows) >= tasks and ran <= {row.task for row in rows}
+    return has_all and all(row.state.ended for row in rows)
 
 
 def _by_controller(rows: list[SlurmJob]) -> tuple[list[SlurmJob], list[JobUsage]]:
