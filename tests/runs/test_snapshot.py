@@ -98,6 +98,17 @@ def test_files_and_folders_that_are_named_are_copied_too(
             taken(repository, wrong)
 
 
+@pytest.mark.parametrize(
+    ("at", "named"), [(".", "."), ("work", ".."), (".", "..odd"), (".", "work/../..odd")]
+)
+def test_the_folder_of_the_repository_and_odd_names_are_copied_too(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, at: str, named: str
+) -> None:
+    put(repository / "..odd")
+    monkeypatch.chdir(repository / at)
+    assert names(taken(repository, named).place) == {"work/train.py", "run.sh", "..odd"}
+
+
 @pytest.mark.parametrize(("umask", "plain", "program"), [(0o077, 0o600, 0o700), (0o027, 0o640, 0o750)])
 def test_modes_are_those_of_the_files_and_no_wider_than_the_umask(
     repository: Path, umask: int, plain: int, program: int

@@ -64,7 +64,7 @@ class Snapshot:
                     _copy(self.root, name, copy / name, status, self)
                 (copy / self.inside).mkdir(parents=True, exist_ok=True)
                 if self.package:
-                    for name in _below(self.package / "training"):
+                    for name in _below(self.package / "training", self.package):
                         to = copy / self.inside / SNAPSHOT_CODE / name
                         _copy(self.package, name, to, (self.package / name).lstat(), self)
                 copy.rename(self.place)
@@ -198,20 +198,19 @@ def _named_files(root: Path, named: Sequence[str]) -> Iterator[str]:
     """Yield the files that the user named, and those in the named folders, as names in the root."""
     for path in map(Path, named):
         name = os.path.relpath(path.parent.resolve() / path.name, root)
-        if name.startswith("..") or not os.path.lexists(path):
+        if PurePath(name).parts[:1] == ("..",) or not os.path.lexists(path):
             what = f"there is no {path}" if not os.path.lexists(path) else f"{path} is not in {root}"
             raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
-        below = _below(root / name) if path.is_dir() and not path.is_symlink() else [Path(name).name]
-        yield from (str(Path(name).parent / inner) for inner in below)
+        yield from _below(root / name, root) if path.is_dir() and not path.is_symlink() else [name]
 
 
-def _below(folder: Path) -> Iterator[str]:
-    """Yield the files in a folder and below it, as names in its parent."""
+def _below(folder: Path, root: Path) -> Iterator[str]:
+    """Yield the files in a folder and below it, as paths relative to the root."""
     for at, folders, names in os.walk(folder):
         folders[:] = sorted({*folders} - {"__pycache__", ".git"})
         links = [name for name in folders if (Path(at) / name).is_symlink()]
         for name in sorted([*names, *links]):
-            yield os.path.relpath(Path(at) / name, folder.parent)
+            yield os.path.relpath(Path(at) / name, root)
 
 
 def _is_inside(root: Path, name: str) -> bool:
