@@ -106,9 +106,9 @@ def test_an_old_script_with_it_is_adopted_and_linted(folder: Path, command: Comm
 
 
 def test_no_option_of_an_old_script_is_dropped_without_a_word(folder: Path, command: Command) -> None:
-    options = "--rm --gpu --privileged --env=OMP_NUM_THREADS=4 -e HF_HOME=/s/hf -e 'SLURM_*' -w /elsewhere"
+    options = "--rm --gpu --privileged --env=OMP_NUM_THREADS=4 -e HF_HOME=/s/hf -e 'SLURM_*' -e A -e MASTER_ADDR -w /elsewhere"
     (folder / "old.slurm").write_text(
-        "#!/bin/bash\n#SBATCH --ntasks-per-node=1 --gpus-per-node=4\n"
+        "#!/bin/bash\n#SBATCH --ntasks-per-node=1 --gpus-per-node=4\nexport A=1 MASTER_ADDR=$(hostname)\n"
         f"srun podman-hpc run {options} img:1 torchrun --nproc-per-node=4 train.py\n"
     )
     (folder / "train.py").touch()

@@ -68,14 +68,14 @@ class PodmanHpcRuntime(base.ContainerRuntime):
         for option in tool.uses:
             if option.name == "volume":
                 keys["mounts"] += draft.option_list(tool, option)
-            elif option.name == "env" and not (option.value or "").startswith("SLURM_"):
+            elif option.name == "env":
                 draft.option_env(tool, option)
             elif option.name == "workdir":
                 draft.note("--workdir of podman-hpc run is dropped: the trainer starts in the job's folder")
             elif option.value == "" and option.name not in _WRITTEN_OPTIONS:
                 key = "gpu_flags" if option.name in _MODULE_FLAGS else "flags"
                 keys.setdefault(key, []).append(f"--{option.name}")
-            elif option.name not in (*_WRITTEN_OPTIONS, "env"):
+            elif option.name not in _WRITTEN_OPTIONS:
                 draft.lose(f"--{option.name} of podman-hpc run")
         return {name: value for name, value in keys.items() if value or name == "gpu_flags"}
 

@@ -163,8 +163,13 @@ class Draft:
         word = option.own_word(tool.body)
         value = (self._expandable(word, tool.body) or "") if word else ""
         pairs = [text.partition("=") for text in value.split(",")]
-        # NAME=$NAME passes on a variable that the job already has.
+        # NAME=$NAME, and NAME alone, pass on a variable. The job has those of Slurm and of the script.
         pairs = [pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"]
+        pairs = [
+            (name, equals, value)
+            for name, equals, value in pairs
+            if equals or not (name in self.script.assigned or name.startswith("SLURM_"))
+        ]
         if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
             self.env |= {name: value for name, _, value in pairs}
         else:
