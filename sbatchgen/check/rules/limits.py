@@ -119,7 +119,7 @@ def _doubt_severity(doubt: str) -> Severity | None:
 
 
 def _requested_qos(job: Job) -> list[str]:
-    """Return the QOS that the job names, in lower case, which Slurm ignores (assoc_mgr_fill_in_qos)."""
+    """Return the QOS of the job in lower case, since Slurm ignores the case (assoc_mgr_fill_in_qos)."""
     return [name for name in job.option("qos").lower().split(",") if name]
 
 
