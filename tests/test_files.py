@@ -238,6 +238,7 @@ def on_full_disk(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
     return subprocess.run(call, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "file"),
     [

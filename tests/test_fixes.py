@@ -253,7 +253,7 @@ def login(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.module}: {row.fix}")
 def test_a_fix_is_typed_as_it_is_printed(login: Path, row: Row) -> None:
     state = bash(login, row.state)
@@ -339,6 +339,7 @@ def test_slurm_takes_each_command_of_its_tables(real_slurm: None) -> None:
             assert done.returncode == 0, (command, done.stdout, done.stderr)
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_database_takes_each_command_that_asks_it(
     folder: Path, controller_factory: Callable[..., Controller], real_slurm: None
@@ -358,6 +359,7 @@ def test_the_database_takes_each_command_that_asks_it(
     assert commands
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_job_of_plain_sbatch_is_cancelled_and_submitted_as_a_run(cluster: Cluster) -> None:
     site = site_on(cluster)

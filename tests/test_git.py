@@ -145,6 +145,7 @@ def test_nothing_of_a_repository_is_started(repository: Path, trap: Callable[[Pa
     assert mark.exists()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("trap", [trap for trap in TRAPS if trap not in (hook, transport)])
 def test_what_git_says_is_still_true(repository: Path, trap: Callable[[Path], None]) -> None:
     trap(repository)

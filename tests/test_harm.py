@@ -108,6 +108,7 @@ def test_usr1_ends_a_script_without_a_trap(field: Field) -> None:
     assert not list(folder.glob("done-*"))
 
 
+@pytest.mark.proof
 def test_a_requeue_erases_the_log(field: Field) -> None:
     job, folder = field.start("SB606", TRAINS_FOR_S="2")
     field.cluster.until(lambda: any("trained" in log.read_text() for log in folder.glob("*.out")), "a start")

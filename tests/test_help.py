@@ -69,6 +69,7 @@ def test_each_command_has_a_man_page_with_all_its_options(command: Command) -> N
         assert option.replace("-", "\\-") in pages["sbatchgen-render.1"]
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(shutil.which("man") is None, reason="needs man")
 def test_man_shows_the_pages_without_a_warning(tmp_path: Path) -> None:
     for name, text in man.pages().items():

@@ -49,6 +49,7 @@ def test_arguments_arrive(folder: Path, command: Command) -> None:
     assert seen["argv"] == arguments
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_torchrun_leaves_the_trainers_arguments_alone(folder: Path, command: Command) -> None:
     """It knows abbreviations of its own options, and looks for them after the trainer too."""
@@ -159,6 +160,7 @@ def test_an_extra_option_that_sbatch_would_read_in_another_way_is_refused(
     assert bool(words) == ("#SBATCH" not in result.out)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [text for text in HOSTILE if not text.startswith("-")])
 def test_a_job_name_names_the_run_folder_or_is_refused(folder: Path, command: Command, name: str) -> None:
     if any(part in name for part in ("/", "%", "\\", "${")):

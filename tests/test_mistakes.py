@@ -185,7 +185,7 @@ def newcomer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("typed", "named", "mended"), ROWS, ids=[row[0] for row in ROWS])
 def test_a_mistake_is_named_and_its_fix_works(
     newcomer: Path, command: Command, typed: str, named: str, mended: str

@@ -135,6 +135,7 @@ def pyz(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pa
     return archive
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_archive_needs_nothing_but_python(pyz: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build.try_pyz(sys.executable, pyz)

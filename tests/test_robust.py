@@ -254,7 +254,7 @@ def test_a_script_of_200_kb_is_read_in_bounded_time(folder: Path, name: str) -> 
 # --- paths that are not files
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
@@ -292,6 +292,7 @@ def test_what_is_no_regular_file_hangs_nothing(
 # --- Ctrl-C and the end of a process
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_ctrl_c_ends_lint_of_many_files_and_all_its_processes(folder: Path) -> None:
     for number in range(100):

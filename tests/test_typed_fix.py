@@ -225,6 +225,7 @@ def test_what_a_resumed_run_would_change_is_typed_as_it_was(
     assert [job["job"] for job in json.loads(command(*words).out)["jobs"]] == ["4711"]
 
 
+@pytest.mark.proof
 def test_a_sweep_its_log_and_its_end_are_documents(command: Command, folder: Path, sbatch: Path) -> None:
     words = ("sweep", "single", "--profile", "torchrun", "--param", "lr=1,2", "--format", "json")
     dry = json.loads(command(*words, "--dry-run").out)
@@ -269,6 +270,7 @@ def test_ten_runs_and_more_are_told_in_brief(command: Command, folder: Path, sba
     }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [("review", "ddp", "--profile", "msu", "--brief"), ("review", "job.sh"), ("plan", "ddp", "--profile", "msu"), ("plan", "job.sh"),

@@ -38,12 +38,15 @@ WORDS = {  # a regular expression, in which a blank is any white space -> what t
 }
 NAMES = {"one": "row, run, job ...", "found": "match, finding ...", "told": "line, message ..."}
 _REGEXES = [re.compile(rf"\b{word}\b".replace(" ", r"\s+"), re.IGNORECASE) for word in WORDS]
+_ANY = re.compile("|".join(f"(?:{regex.pattern})" for regex in _REGEXES), re.IGNORECASE)
 _CODE = re.compile(r"^( *)```.*?^\1```|`[^`\n]+`|<!--.*?-->", re.MULTILINE | re.DOTALL)
 Hit = tuple[int, str, str]  # a line, from 1, the words, and what to write instead
 
 
 def prose_hits(text: str, start: int = 1) -> Iterator[Hit]:
     """Yield the hits in a text that starts on a line."""
+    if not _ANY.search(text):
+        return
     for regex, better in zip(_REGEXES, WORDS.values(), strict=True):
         for match in regex.finditer(text):
             yield start + text.count("\n", 0, match.start()), " ".join(match[0].split()), better
@@ -51,9 +54,12 @@ def prose_hits(text: str, start: int = 1) -> Iterator[Hit]:
 
 def python_hits(text: str) -> Iterator[Hit]:
     """Yield the hits in the comments, strings and names of a Python file."""
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield from prose_hits(token.string, token.start[0])
+    if next(
+        prose_hits(text), None
+    ):  # to take a file apart costs 20 times as much as to search in all of its text
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield from prose_hits(token.string, token.start[0])
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield from prose_hits(node.value, node.lineno)

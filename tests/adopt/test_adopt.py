@@ -268,6 +268,7 @@ cd $WORK
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("old", "last"),
     [

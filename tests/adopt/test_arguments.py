@@ -83,7 +83,7 @@ def test_scripts_of_others_start_as_before_or_are_refused(tmp_path: Path) -> Non
     assert counts["compared"] > 30
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("body", "adoptable"), IDIOMS.items())
 def test_a_word_that_bash_splits_stays_split(tmp_path: Path, body: str, adoptable: object) -> None:
     differing = differences(f"{HEAD}{body}\n", "old.slurm", tmp_path)

@@ -545,7 +545,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_scripts_end(name: str) -> None:

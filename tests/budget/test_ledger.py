@@ -65,6 +65,7 @@ class User:
         return len(self.cluster.run(["squeue", "--me", "--noheader"]).stdout.splitlines())
 
 
+@pytest.mark.proof
 def test_the_sum_is_told_with_a_time_that_fits(user: User) -> None:
     until = "gpu_hours: 10\nuntil: 2199-12-01\n"
     assert user.type("submit", "job.sh", "--yes", budget=until).returncode == 0
@@ -98,6 +99,7 @@ def test_what_slurm_refuses_is_not_charged(user: User) -> None:
     assert not file.exists() or json.loads(file.read_text()) == []
 
 
+@pytest.mark.proof
 def test_a_sweep_runs_no_more_points_at_once_than_the_budget_leaves(user: User) -> None:
     assert user.type("submit", "job.sh", "--yes").returncode == 0
     done = user.type(*SWEEP, "--param", "x=1,2,3,4,5,6,7,8", budget="gpu_hours: 10\njobs: 4\n")
@@ -113,6 +115,7 @@ def test_of_a_chain_that_does_not_fit_no_job_is_submitted(user: User) -> None:
     assert "this job may take 12 GPU-hours; 10 of 10 are left" in done.stderr
 
 
+@pytest.mark.proof
 def test_the_same_job_needs_again(user: User) -> None:
     assert user.type("submit", "job.sh", "--yes").returncode == 0
     twice = user.type("submit", "job.sh", "--yes")
@@ -131,7 +134,7 @@ def test_nothing_trains_on_a_login_node_under_a_budget(user: User) -> None:
 ROW = '"k", ["/b"], 1.0, 1, 1, 1, 1'
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "text",
     ["[[1]]", "{}x", f"[[{ROW}, -50.0, 0.0]]", f"[[{ROW}, NaN, 0.0]]", '[["k", null, 1.0, 1, 1, 1, 1, 5.0, 0.0]]'],
@@ -189,6 +192,7 @@ def test_what_variables_change_is_not_counted(user: User, name: str) -> None:
     assert user.type("submit", "job.sh", "--yes", "--again", **env).returncode == 0
 
 
+@pytest.mark.proof
 def test_preflight_and_a_rehearsal_keep_to_it(user: User) -> None:
     small = "gpu_hours: 0\n"
     for words in (

@@ -73,6 +73,7 @@ def test_a_job_is_charged_with_what_elapsed(account: Account) -> None:
     assert charge[8] == pytest.approx(charge[7])  # as many CPUs as GPUs
 
 
+@pytest.mark.sampled(2)
 def test_a_job_that_never_ran_takes_nothing(account: Account) -> None:
     job = account.submit("true\n", "--begin=now+1hour")
     assert account.left() == 98
@@ -81,6 +82,7 @@ def test_a_job_that_never_ran_takes_nothing(account: Account) -> None:
     assert account.until_left(100) == 100
 
 
+@pytest.mark.sampled(2)
 def test_of_an_array_each_task_counts(account: Account) -> None:
     job = account.submit("sleep 3\n", "--array=0-3%2")
     assert account.left() == 92
@@ -89,6 +91,7 @@ def test_of_an_array_each_task_counts(account: Account) -> None:
     assert 100 - 4 * 2 * 60 / 3600 < left <= 100 - 4 * 2 * 3 / 3600
 
 
+@pytest.mark.sampled(2)
 def test_an_array_that_was_cancelled_in_part(account: Account) -> None:
     job = account.submit("sleep 3\n", "--array=0-9%1")
     account.cluster.until(lambda: "COMPLETED" in str(account.cluster.jobs(job)), "a task that has ended")
@@ -98,6 +101,7 @@ def test_an_array_that_was_cancelled_in_part(account: Account) -> None:
     assert 100 - 2 * 60 / 3600 < left <= 100 - 2 * 3 / 3600
 
 
+@pytest.mark.sampled(2)
 def test_of_a_requeued_job_all_starts_count(account: Account) -> None:
     """Without a database, the first start is not known: nothing is given back."""
     job = account.submit('[ "$SLURM_RESTART_COUNT" ] && exit\nsleep 300\n')
@@ -111,6 +115,7 @@ def test_of_a_requeued_job_all_starts_count(account: Account) -> None:
         assert account.left() == 98
 
 
+@pytest.mark.sampled(2)
 def test_what_neither_knows_is_not_given_back(account: Account) -> None:
     """The id of another job is in the ledger: nothing is known of the submission."""
     account.submit("true\n")
@@ -121,6 +126,7 @@ def test_what_neither_knows_is_not_given_back(account: Account) -> None:
     assert account.left() == 98
 
 
+@pytest.mark.sampled(2)
 def test_what_the_controller_has_forgotten(account: Account) -> None:
     """sacct says how the job ended, and then fails when it is asked how long it ran: nothing is given back."""
     job = account.submit("sleep 1\n")

@@ -191,6 +191,7 @@ def test_a_lower_limit_and_a_profile_without_user_stay(key: str) -> None:
     assert "user:" in profile_text(cluster, {"PATH": ""}, name="x", today=TODAY)
 
 
+@pytest.mark.proof
 def test_a_controller_that_is_down(controller: Controller, command: Command) -> None:
     controller.crash()
     done = command("profile", "discover")

@@ -74,6 +74,7 @@ def faults_of(token: Token, lines: list[str], start: int, offset: int, table: in
     yield from (f"{start}: {mark} is shown" for mark in ("<!--", "-->", "](", "**", "```") if mark in shown)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("page", READ, ids=name)
 def test_no_part_of_a_page_falls_apart(page: Path) -> None:
     assert [f"{name(page)}:{fault}" for fault in faults(page.read_text())] == []
@@ -120,6 +121,7 @@ def links(page: Path) -> Iterator[str]:
                 yield str(address)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("page", [page for page in READ if "changes" not in page.parts], ids=name)
 def test_each_link_of_a_page_leads_to_a_file_and_a_heading(page: Path) -> None:
     broken = []

@@ -78,6 +78,7 @@ def test_a_schema_that_does_not_exist_is_an_error(command: Command) -> None:
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("words", "status"),
     [

@@ -61,6 +61,7 @@ def typed(folder: Path) -> dict[str, str]:
     return os.environ | {"PATH": path, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{QUICKLY}:{REPOSITORY}"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", CONSOLES)
 def test_what_a_page_shows_is_what_its_commands_print(
     page: Path, folder: Path, typed: dict[str, str], request: pytest.FixtureRequest

@@ -81,6 +81,7 @@ def test_adopt_sees_through_a_wrapper_of_the_table_alone(row: str, tmp_path: Pat
     assert ("    command:\n    - acmewrap\n    - --opt\n    - '2'\n" in adopted) == (row == WRAPPER)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", ["stand-in: other", LAUNCHER])
 def test_a_launcher_of_the_table_is_no_trainer_and_no_prefix(row: str, tmp_path: Path) -> None:
     prefixed = "trainer: t.py\nruntime: prefix\nprefix: [acmerun]\n"

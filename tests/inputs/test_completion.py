@@ -90,7 +90,7 @@ partitions:
 )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -153,6 +153,7 @@ def test_each_option_whose_names_a_profile_has_is_completed() -> None:
     assert named - {name.replace("-", "_") for name in VALUES} == {*NOT_COMPLETED}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("option", VALUES)
 def test_a_shell_and_an_editor_offer_the_same_names(folder: Path, option: str) -> None:
     (folder / "site.yaml").write_text(SITE)
@@ -253,6 +254,7 @@ SHELLS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_shell_inserts_the_only_value_that_fits(folder: Path, shell: str) -> None:
     """On a terminal: `sbatchgen profile show clarid<TAB><Enter>`, with the script that the command prints."""

@@ -197,6 +197,7 @@ def test_an_account_that_is_set_wins_over_a_made_up_one(folder: Path, command: C
     assert " ok" not in command("own.yaml", program=trial.cli).out
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "runtime", ["venv", "conda", "apptainer", "enroot", "uv", "shifter", "podman-hpc", "edf"]
 )
@@ -222,6 +223,7 @@ def use_sbatch(controller: Controller, folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(accounting.why_not() is not None, reason=accounting.why_not() or "")
 def test_a_real_slurm_accepts_an_account_that_is_set_and_no_made_up_one(
     folder: Path,

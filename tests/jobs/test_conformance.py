@@ -182,7 +182,7 @@ def differs(name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in DIFFERENCES)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_runtime_starts_what_the_host_starts(site: Site, jobs: dict[str, int], shape: str) -> None:
     host = found(site, jobs, f"{shape}-host")

@@ -110,6 +110,7 @@ def test_a_job_has_its_own_modules_and_those_that_stay(site: Site, jobs: dict[st
     assert (there["LOGIN"], there["STAYS"]) == (None, "1")
 
 
+@pytest.mark.sampled(2)
 def test_a_virtual_environment_gets_the_packages_of_modules(
     site: Site, jobs: dict[str, tuple[str, int]]
 ) -> None:
@@ -137,7 +138,7 @@ def test_without_the_command_a_job_says_so(site: Site, jobs: dict[str, tuple[str
     assert site.log(name) == "error: no command 'module' here\n"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.proof
 def test_the_fix_of_a_job_without_the_command_is_typed(site: Site, jobs: dict[str, tuple[str, int]]) -> None:
     """As by someone in a login shell: it has `module`, and exports no function of it."""
     name, number = jobs["absent"]
@@ -261,7 +262,7 @@ BEFORE = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("before", BEFORE)
 def test_a_virtual_environment_is_activated_as_its_own_script_does(tmp_path: Path, before: str) -> None:
     """But for the prompt."""

@@ -69,6 +69,7 @@ MODES_TRIED = [*product([FIRST], MODES), (LATER, "shard-ddp")]
 GRES = {"single": "gpu:1", "dataparallel": "gpu:2", "shard": "shard:4", "shard-ddp": "shard:4"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ddp_trains_on_two_nodes(
     site: Site, trained: dict[str, list[tuple[int, float, float]]], launcher: str
@@ -230,6 +231,7 @@ def own(site: Site) -> dict[tuple[str, str], int]:
     return jobs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_an_own_trainer_is_stopped_and_started_again(
     site: Site, own: dict[tuple[str, str], int], launcher: str
@@ -291,6 +293,7 @@ def test_warned_of_its_end_a_job_saves_and_is_requeued_until_it_may_not(site: Si
     assert site.status("warned")["state"] == "preempted"
 
 
+@pytest.mark.proof
 def test_an_array_element_restarts_itself_only(site: Site) -> None:
     job = site.submit("elements", "single", "--array", "0-1", "--", "--epochs", "1", "--step-delay", "0.4")
     runs = [site.folder / "runs" / "elements" / str(element) for element in (0, 1)]
@@ -310,6 +313,7 @@ def test_an_array_element_restarts_itself_only(site: Site) -> None:
     assert states == ["done", "done"]
 
 
+@pytest.mark.proof
 @on_one_release
 def test_two_jobs_on_the_same_nodes_do_not_meet(site: Site) -> None:
     shape = ("ddp", "--nodes", "2", "--nodelist", "n3,n4", "--gpus-per-node", "1", "--launcher", "srun")
@@ -412,6 +416,7 @@ def test_slurm_refusing_is_an_error_of_its_own(site: Site) -> None:
     assert "Invalid feature specification" in done.stderr
 
 
+@pytest.mark.proof
 def test_an_allocation_that_differs_from_the_script_is_used_as_it_is(site: Site) -> None:
     """The script has Slurm's own numbers: what sbatch's command line overrides counts."""
     flags = ("ddp", "--nodes", "2", "--gpus-per-node", "1", "--run-dir", "runs/other", "--", *TRAINING)
@@ -423,6 +428,7 @@ def test_an_allocation_that_differs_from_the_script_is_used_as_it_is(site: Site)
     assert len({node for _, _, node in ranks}) == 1
 
 
+@pytest.mark.proof
 @on_one_release
 def test_the_step_has_the_options_of_its_launcher(site: Site) -> None:
     text = 'f\'role {os.environ.get("ROLE_NAME")} of {os.environ["SLURM_STEP_TASKS_PER_NODE"]}\\n\''

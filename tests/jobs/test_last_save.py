@@ -97,6 +97,7 @@ def test_what_has_nothing_to_save_is_cancelled_at_once(site: Site) -> None:
     assert [ends(site, job)["JobState"] for job in (waits, deaf, runs)] == ["CANCELLED"] * 3
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
     """And not with the script of another chain, which runs outside a job."""
@@ -117,7 +118,7 @@ def test_a_chain_ends_with_the_job_that_saves(site: Site) -> None:
     assert site.log("chained").count("Job ") == 1, "the second has not started"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.proof
 @on_one_release
 @pytest.mark.parametrize("how", ["cancel", "by hand"])
 def test_a_trainer_that_asks_for_a_restart_gets_none_once_it_is_stopped(site: Site, how: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import pytest
+
 from tests.cluster.fixtures import on_one_release
 from tests.cluster.slurm import Cluster
 from tests.jobs.jobs import Site, site_on
@@ -18,6 +20,7 @@ for step in range(6000):
 """
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_trainer_that_begins_at_step_0_again_has_no_second_restart(cluster: Cluster) -> None:
     site = site_on(cluster)

@@ -214,6 +214,7 @@ programs:
 """
 
 
+@pytest.mark.proof
 def test_what_holds_a_job_of_others_until_its_limit_ends_this_one(cluster: Cluster, in_folder: Path) -> None:
     """Forms of public reports: a program in the background dies in a pipe, an address holds a message of srun."""
     (in_folder / "profile.yaml").write_text(textwrap.dedent(PROFILE))

@@ -133,7 +133,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.proof
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_training_of_a_shell_finds_what_the_job_finds(site: Site, name: str) -> None:
     """From a shell that is in a job of its own, with other variables of Slurm."""
@@ -166,6 +166,7 @@ def finds_the_same(site: Site, *words: str, ranks: int) -> None:
         assert there == here
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_job_is_mended_in_its_shell(site: Site, terminals: Terminals) -> None:
     """It fails as the job does, until the file is changed in the shell; then the job does what it did there."""
@@ -260,6 +261,7 @@ def test_a_kept_job_outlives_its_terminal(site: Site, terminals: Terminals) -> N
     assert "kept-shell" in site.sbatchgen(*fix[1].split(), check=True).stdout
 
 
+@pytest.mark.proof
 def test_a_kept_job_is_cancelled(site: Site, terminals: Terminals) -> None:
     terminal = terminals.shell(*SINGLE, "--yes", "--job-name", "ended", "--keep", "1h")
     job = job_of(terminal)
@@ -295,6 +297,7 @@ def test_errors_of_setup_do_not_count_once_a_shell_is_there(site: Site) -> None:
     assert "before its shell" not in done.stderr
 
 
+@pytest.mark.proof
 @on_one_release
 def test_terminals_that_come_first_leave_the_job_to_the_command_that_asked_for_it(
     site: Site, terminals: Terminals
@@ -371,6 +374,7 @@ def test_a_command_has_its_input_and_gives_its_status(site: Site) -> None:
     assert (done.stdout, done.returncode) == ("trained\n0\n", 8)
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_job_that_can_not_start_says_why(site: Site) -> None:
     done = site.sbatchgen("shell", *SINGLE, "--yes", "--runtime", "conda", "--conda-env", "none")
@@ -413,6 +417,7 @@ time.sleep(600 * os.path.exists("long"))
 """
 
 
+@pytest.mark.proof
 def test_several_programs_start_in_a_shell(site: Site, terminals: Terminals) -> None:
     """As often as one likes; Ctrl-C ends them, and not the shell."""
     site.cluster.put("work/several.yaml", PROGRAMS)
@@ -427,6 +432,7 @@ def test_several_programs_start_in_a_shell(site: Site, terminals: Terminals) -> 
     assert not re.search(r"server|client|sleep 60", steps)
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_shell_is_charged(site: Site) -> None:
     """An hour of one GPU unless it says otherwise, whatever restarts the job may have."""
@@ -464,6 +470,7 @@ if "sleep" in sys.argv:
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
 def test_a_rank_stops_in_the_terminal(site: Site, terminals: Terminals, launcher: str) -> None:
     """While the other one waits for it in a collective; then a crash does, and the shell works on."""
@@ -497,6 +504,7 @@ def test_a_rank_stops_in_the_terminal(site: Site, terminals: Terminals, launcher
     no_job(site)
 
 
+@pytest.mark.proof
 @on_one_release
 def test_only_a_rank_of_the_first_node_stops(site: Site, terminals: Terminals) -> None:
     """Ctrl-C ends a training that has continued; a warning says that no rank can stop."""

@@ -73,6 +73,7 @@ def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     no_job(site)
 
 
+@pytest.mark.proof
 @on_one_release
 @pytest.mark.usefixtures("login")
 def test_ssh_without_a_session_of_its_own_keeps_the_job(site: Site, terminals: Terminals) -> None:
@@ -126,7 +127,7 @@ socket.socket(socket.AF_UNIX).connect(sys.argv[1])
 """
 
 
-@pytest.mark.sampled(2, first=1)
+@pytest.mark.proof
 @on_one_release
 @pytest.mark.parametrize("way", ["relay", "ssh_nodes"])
 def test_a_notebook_is_reached_from_elsewhere(site: Site, terminals: Terminals, way: str) -> None:
@@ -168,6 +169,7 @@ def test_a_notebook_is_reached_from_elsewhere(site: Site, terminals: Terminals, 
     no_job(site)
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_closed_terminal_ends_a_notebook(site: Site, terminals: Terminals) -> None:
     terminals.shell(*SINGLE, "--yes", "--job-name", "other", "--keep", "1h")

@@ -75,6 +75,7 @@ def test_a_failure_ends_the_step_where_a_node_is_dead(site: Site) -> None:
     assert site.cluster.wait(job, ended)["ExitCode"] == "5:0", site.log("dead")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("launcher", ["torchrun", "srun", "spawn"])
 def test_a_job_ends_with_the_status_of_the_rank_that_failed(site: Site, launcher: str) -> None:
     """Slurm ends the other by SIGTERM, and srun reports the highest status: nothing else in this job knows the cause."""
@@ -88,6 +89,7 @@ def test_a_job_ends_with_the_status_of_the_rank_that_failed(site: Site, launcher
     assert site.cluster.wait(job)["ExitCode"] == "5:0", site.log(launcher)
 
 
+@pytest.mark.proof
 def test_a_task_that_has_ended_well_waits_for_one_that_uploads(site: Site) -> None:
     """There is no limit to it: srun's is off, also where slurm.conf has one (WaitTime)."""
     job = submit(site, "uploads", "--trainer", "uploads.py", "--nodelist", "n1,n2")

@@ -101,7 +101,7 @@ def put(runner: Runner, **files: str) -> None:
         (runner.workspace / f"{name}.slurm").write_text(text)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "args", "status", "annotation"),

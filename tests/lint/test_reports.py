@@ -39,6 +39,7 @@ def test_lint_names_the_cause(report: dict[str, str], wanted: str, tmp_path: Pat
     assert wanted in shown(lint(script(report, tmp_path)))
 
 
+@pytest.mark.sampled(2)
 @needs_sandbox
 @pytest.mark.parametrize(("report", "wanted"), BY_PLAN, ids=name)
 def test_a_dry_run_names_the_cause(report: dict[str, str], wanted: str, tmp_path: Path) -> None:

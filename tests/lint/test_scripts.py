@@ -99,6 +99,7 @@ def mutated(draw: st.DrawFn) -> bytes:
     return data
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(

@@ -63,6 +63,7 @@ def test_a_review_of_a_job_for_another_machine_says_nothing_of_files_here() -> N
     assert shown["script"] == rendered.decode()  # its log is not in a folder of this machine
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

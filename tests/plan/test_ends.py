@@ -70,7 +70,7 @@ SERVERS = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("case", CHECKS)
 def test_what_a_check_misses_is_needed(tmp_path: Path, case: str) -> None:
     text, kind, name = CHECKS[case]

@@ -28,12 +28,13 @@ def _says(text: str, folder: Path) -> list[tuple[str, int]]:
     return [*said, *((what, int(line)) for what, line in re.findall(r"  (.+) \(line (\d+)\)", needed))]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_healthy_script_has_no_finding_and_needs_nothing(name: str, tmp_path: Path) -> None:
     assert _says(SCRIPTS[name], tmp_path) == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_planted_fault_is_found_with_its_cause(fault: Fault, tmp_path: Path) -> None:
     healthy = SCRIPTS[fault.script]

@@ -74,6 +74,7 @@ WAYS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_launcher_is_known_by_what_it_runs(environment: Path, way: str) -> None:
     done, findings = planned(HEAD + way.format(env=environment) + "\n", environment.parent)

@@ -60,6 +60,7 @@ def test_a_background_step_and_the_variables_of_a_process_are_named(tmp_path: Pa
     assert step.processes[0].env["LR"] == "0.1"
 
 
+@pytest.mark.proof
 def test_steps_that_start_at_once_have_a_number_each(tmp_path: Path) -> None:
     text = "for run in {1..20}; do srun python train.py $run & done\nwait\n"
     done, _ = planned(text, tmp_path)
@@ -408,7 +409,7 @@ def test_a_mistake_that_running_shows_is_named(tmp_path: Path, text: str, says: 
     assert says in " | ".join(said(planned(TWO_NODES + text, tmp_path)[1]))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "text",
     [

@@ -46,7 +46,7 @@ def on(
         yield public.stage(cluster, slurm_release, tmp_path_factory.mktemp("profile"))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_the_job_of_a_public_script_starts_what_the_plan_says(on: public.Stage, name: str) -> None:
     assert public.differences(on, f"#!/bin/bash\n{SCRIPTS[name]}") == []

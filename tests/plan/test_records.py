@@ -68,7 +68,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
     return planned(SCRIPT, tmp_path_factory.mktemp("work"))[0]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @needs_sandbox
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_forged_record_fails_no_plan(done: DryRun, seed: int) -> None:

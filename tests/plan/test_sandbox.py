@@ -58,7 +58,7 @@ ATTACKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_file_changes(folder: Path, place: Place, attack: str) -> None:
     outside = [Path("/etc/passwd"), Path("/dev/full"), Path("/usr")]
@@ -69,6 +69,7 @@ def test_no_file_changes(folder: Path, place: Place, attack: str) -> None:
     assert Path("/proc/sys/kernel/printk_ratelimit").read_text() == setting
 
 
+@pytest.mark.sampled(4)
 def test_files_of_the_folder_are_read_and_others_made_in_memory(folder: Path, place: Place) -> None:
     lines = "cat kept; mkdir new; echo more >new/file; cat new/file; echo more >>below/kept; cat below/kept"
     seen = boxed(lines, folder, place)
@@ -76,12 +77,14 @@ def test_files_of_the_folder_are_read_and_others_made_in_memory(folder: Path, pl
     assert seen.changed == []
 
 
+@pytest.mark.sampled(4)
 def test_a_lock_of_a_file_is_not_that_of_the_file_outside(folder: Path, place: Place) -> None:
     with (folder / "below/kept").open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         assert boxed("flock -n below/kept echo locked", folder, place).ended.files["out"] == "locked\n"
 
 
+@pytest.mark.sampled(4)
 def test_no_descriptor_of_the_machine_is_open(folder: Path, place: Place) -> None:
     done = boxed(
         "ls /proc/1/fd; readlink /proc/self/fd/*; ls /proc/1/cwd/ /proc/1/root/", folder, place
@@ -90,6 +93,7 @@ def test_no_descriptor_of_the_machine_is_open(folder: Path, place: Place) -> Non
     assert "Permission denied" in done.files["err"]
 
 
+@pytest.mark.sampled(4)
 def test_home_and_temporary_folders_are_empty_and_its_own(folder: Path, place: Place) -> None:
     done = boxed(
         "ls -A /tmp /var/tmp /dev/shm /home/someone; echo x >/tmp/file; cat /tmp/file; ls /run",
@@ -221,7 +225,7 @@ def test_memory_that_processes_share_counts_once(folder: Path, place: Place) -> 
 MANY = ("perl -e 'for (1 .. 11) { fork } sleep 1000'", "for n in {1..600}; do sleep 1000 & done; wait")
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("attack", "limit", "place"),
     [
@@ -243,7 +247,7 @@ def test_it_ends_at_its_limits(folder: Path, place: Place, attack: str, limit: s
     assert done.status == 137
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 def test_what_is_left_in_the_background_ends_too(folder: Path, place: Place) -> None:
     done = boxed(
         "(while :; do :; done) & sleep 1000 & echo done", folder, place, {"cpu": 0.4, "seconds": 60.0}
@@ -252,7 +256,7 @@ def test_what_is_left_in_the_background_ends_too(folder: Path, place: Place) -> 
 
 
 # Where the report lies is the same with layers and without.
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("place", ["user", "root"], indirect=True)
 @pytest.mark.parametrize(
     "attack",

@@ -63,7 +63,7 @@ def job_of_shape(name: str, shape: str) -> ResolvedJob:
     )
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", CENTRES)
 def test_every_mode_and_launcher_renders_without_a_finding(name: str, shape: str) -> None:
@@ -126,7 +126,7 @@ def test_all_profiles_but_two_are_of_slurm() -> None:
     assert {*CENTRES} < {*OF_SLURM}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", OF_SLURM)
 def test_a_slurmctld_with_the_facts_of_the_profile_takes_every_script(
     real_slurm: None, controller_factory: Callable[..., Controller], name: str
@@ -186,6 +186,7 @@ STARTED = sorted({*CENTRES} - NOT_STARTED)
 
 
 # A plan of the two scripts takes a second of CPU time: `make test` makes each third, the proofs the others.
+@pytest.mark.sampled(4)
 @needs_sandbox
 @pytest.mark.parametrize(
     "name",

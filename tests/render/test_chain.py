@@ -44,6 +44,7 @@ def test_the_script_ends_the_chain_and_never_requeues(
     assert f"scancel --state=PENDING {names[way]}" in text
 
 
+@pytest.mark.sampled(4)
 def test_lint_shellcheck_and_bash_find_nothing(rendered: tuple[str, str, str], tmp_path: Path) -> None:
     _, profile, text = rendered
     of = resolved("cpu", profile).profile

@@ -162,6 +162,7 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_second_part_is_the_same_in_every_job_of_a_kind(kind: str) -> None:
     """Of 200 jobs whose values differ."""

@@ -49,6 +49,7 @@ class Case(NamedTuple):
     within: str = "1m"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "case",
     [
@@ -105,6 +106,7 @@ def test_the_script_of_two_programs_is_read_from_its_first_lines_on(profile: str
     assert start < next(number for number, line in enumerate(lines) if line.startswith("start_server() {"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("profile", ["msu", "princeton", "local"])
 def test_no_line_of_a_script_of_programs_is_long_or_a_chain(
     profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -169,6 +171,7 @@ programs:
     assert {process.returncode for process in running} == {0}
 
 
+@pytest.mark.proof
 def test_a_program_may_have_a_runtime_of_its_own(tmp_path: Path) -> None:
     job = """
 programs:
@@ -189,6 +192,7 @@ programs:
     assert {need.name for need in done.needed} >= {"/images/vllm.sqsh", "/envs/eval/bin/python3"}
 
 
+@pytest.mark.proof
 def test_a_preset_is_around_the_command_of_each_task(tmp_path: Path) -> None:
     job = "programs: {driver: {preset: ray, command: [python3, drive.py], nodes: 3, main: true}}"
     text = script(several(job, "princeton"))
@@ -209,7 +213,7 @@ def test_a_plan_starts_each_program_where_it_belongs(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.proof
 @pytest.mark.parametrize("profile", ["princeton", "local"])
 def test_a_plan_goes_on_after_programs_that_run_once(profile: str, tmp_path: Path) -> None:
     job = """

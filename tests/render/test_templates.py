@@ -174,6 +174,7 @@ def test_a_value_that_is_not_set_never_becomes_text(tmp_path: Path) -> None:
     assert render(resolved("ddp"), code=CODE, rerun=("x",), folders=[tmp_path]) == "10"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "text",
     [

@@ -203,6 +203,7 @@ NodeName=g[1-8] Name=shard Count=64
 NodeName=h[1-2] Name=gpu Type=h100 File=/dev/nvidia[0-7]"""
 
 
+@pytest.mark.proof
 def test_slurm_takes_the_chosen_one_and_refuses_the_others(
     profile: Path, command: Command, controller_factory: Callable[..., Controller]
 ) -> None:

@@ -128,6 +128,7 @@ HOSTILE = ("plain", "a b", "$(touch gone)", "`id`", "'", '"', "\\", "*", "a\nb",
 SRUN = '#!/bin/bash\nprintf "%s\\0" "$RUN_DIR" "${@: -1}" >>"$SEEN"\nexit 5\n'
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("resume", ["auto", "off"])
 @pytest.mark.parametrize("array", ["0-11", "0-11%1"])
 def test_the_script_gives_each_point_its_arguments_and_its_folder(

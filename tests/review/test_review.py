@@ -171,6 +171,7 @@ def test_review_shows_the_bytes_that_submit_would_submit(folder: Path, command: 
     assert not (folder / "runs").exists()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

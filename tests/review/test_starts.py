@@ -67,6 +67,7 @@ def test_without_slurm_there_are_no_tasks() -> None:
     assert (row.tasks, row.first_rank, row.last_rank) == (None, 0, 1)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("profile", [*PROFILES, *CENTRES])
 def test_every_job_has_its_command_in_at_most_six_lines(mode: str, profile: str) -> None:

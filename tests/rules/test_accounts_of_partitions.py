@@ -95,6 +95,7 @@ def starts(controller: Controller, asked: Sequence[tuple[str, dict[str, str]]]) 
     return [bool(number) and rows[number][0] != "PENDING" for number in numbers]
 
 
+@pytest.mark.proof
 def test_what_is_said_is_what_slurm_does(slurm_root: Path | None, folder: Path) -> None:
     started = _compare(slurm_root, folder, ("", "associations,limits"), database=False)
     # without a database 26.05 looks at no account

@@ -208,7 +208,7 @@ def test_names_are_compared_unless_a_program_has_written_them(count: int, hits: 
     assert ids.count("SB335") == hits
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @needs_sandbox
 @pytest.mark.parametrize("rule", sorted({rule.id for rule in judge.rules(judge.STARTED)}))
 def test_a_dry_run_shows_what_the_page_says(rule: str, tmp_path: Path) -> None:
@@ -289,6 +289,7 @@ _DO = re.compile(
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("page", PAGES.values(), ids=lambda page: page.rule)
 def test_a_page_is_read_at_once_and_says_what_to_do(page: Page) -> None:
     """`--explain` shows the prose first, then an example of each kind."""

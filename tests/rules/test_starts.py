@@ -179,6 +179,7 @@ def test_a_binding_needs_ranks_that_look_at_what_they_see(here: Path) -> None:
     assert "SB041" in rules
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [

@@ -75,6 +75,7 @@ def test_lint_agrees_with_what_slurmctld_said_or_it_is_known_why_not(release: st
     assert [row for row in differences(release) if not row.reason] == []
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_every_reason_is_one() -> None:
     """Each reason explains a recorded request."""
@@ -107,6 +108,7 @@ def test_frequencies_hold_no_names_of_a_site(tmp_path: Path) -> None:
     assert data["together"] == [[1, "constraint gres partition time"]]
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("real_slurm")
 def test_a_slurmctld_that_runs_says_the_same() -> None:
     check("22.05", None)

@@ -11,7 +11,7 @@ from benchmarks.verdicts import CLUSTERS, compared, linted
 PENDS = {"SB204"}  # with EnforcePartLimits=NO: Slurm takes it, and never starts it
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("real_slurm")
 @pytest.mark.parametrize("name", CLUSTERS)
 def test_the_rules_and_slurm_say_the_same(name: str) -> None:

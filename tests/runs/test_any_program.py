@@ -102,7 +102,7 @@ def command(heading: str) -> list[str]:
     return shlex.split(re.sub(r"--random \d+", f"--random {MOST}", line))[2:]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("heading", LIBRARIES)
 def test_each_program_gets_the_values_of_its_point(site: Site, heading: str) -> None:

@@ -363,6 +363,7 @@ NODE = "slurmstepd-n1: error: *** JOB 4711 ON n1 CANCELLED AT 2026-11-26T21:52:1
 AGAIN = NODE.replace("NODE FAILURE", "JOB REQUEUE")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("state", "log", "expected"),
     [

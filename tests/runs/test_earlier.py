@@ -82,6 +82,7 @@ def test_the_runs_of_an_earlier_version_are_listed(user: User) -> None:
     assert states == {"whole": "COMPLETED", "failed": "FAILED", "stopped": "FAILED"}
 
 
+@pytest.mark.sampled(2)
 def test_each_verb_reads_a_run_of_an_earlier_version(user: User) -> None:
     assert "epoch 1 of 1" in user.sbatchgen("status", "whole").stdout
     assert "Training completed: 1 epochs" in user.sbatchgen("logs", "whole").stdout

@@ -44,7 +44,7 @@ PROGRAMS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_job_that_fails_is_explained(name: str, folder: Path, command: Command) -> None:
     text, cause, place, fix = PROGRAMS[name]

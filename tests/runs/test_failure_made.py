@@ -120,6 +120,7 @@ MADE = (
 )
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_what_programs_of_this_machine_print_is_known(tmp_path: Path) -> None:
     (tmp_path / "made.py").write_text(TORCH)

@@ -11,6 +11,7 @@ from tests.jobs.jobs import site_on
 SAYS = "import sys\nprint('said', sys.argv[1], flush=True)\n"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @on_one_release
 def test_following_a_job_in_a_used_run_folder_shows_its_own_log(cluster: Cluster) -> None:

@@ -105,6 +105,7 @@ def shows_the_crash(site: Site, name: str, job: str) -> None:
         assert f"{name}-{job}.err" in status
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @on_one_release
 def test_a_job_that_completes_has_no_errors(cluster: Cluster) -> None:

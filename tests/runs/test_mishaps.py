@@ -201,6 +201,7 @@ def unreadable(path: Path) -> None:
     (path / next(path.glob("job-*.json")).name).write_bytes(b"{")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("mishap", "says"),

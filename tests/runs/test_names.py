@@ -164,6 +164,7 @@ def test_cancel_of_a_job_that_has_ended_cancels_no_later_one(
     assert "nothing was to be cancelled" in command("cancel", "--yes", "ddp", "--now").err
 
 
+@pytest.mark.proof
 def test_a_task_of_an_older_job_of_a_sweep_means_that_job(
     folder: Path, programs: Path, command: Command
 ) -> None:

@@ -109,7 +109,7 @@ def plain(slurm_root: Path | None) -> Iterator[Plain]:
         yield made
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FAILURES)
 def test_a_failure_of_plain_sbatch_is_explained(plain: Plain, name: str) -> None:

@@ -90,6 +90,7 @@ def test_what_a_picture_says(command: Command, folder: Path) -> None:
     ]
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_several_runs_have_a_colour_and_a_name_each(command: Command, folder: Path) -> None:
     names = ["a", "b$x$_y", "_c", "d", "e"]
@@ -176,6 +177,7 @@ def test_how_a_run_ended(tmp_path: Path, events: tuple[dict[str, Any], ...], sta
     assert read_history(run(tmp_path / "a", *events, state=state)).end == end
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "end",

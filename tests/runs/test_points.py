@@ -199,7 +199,7 @@ def test_without_an_answer_to_what_trains_nothing_is_cancelled(
     assert Path("cancelled").read_text() == "4711_2\n"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("words", "array"),
     [

@@ -71,6 +71,7 @@ def test_a_new_run_is_new(command: Command) -> None:
     assert (start["state"], errors) == ("new", [])
 
 
+@pytest.mark.proof
 def test_a_run_that_is_done_is_refused_with_its_job(command: Command, copy: Path) -> None:
     start, errors = review(command, *ARGS)
     assert start["state"] == "done"
@@ -85,6 +86,7 @@ def test_what_the_trainer_says_of_a_run_that_is_done(copy: Path) -> None:
     assert "Nothing left to do: 2 of 2 epochs are done\n" in again.stdout
 
 
+@pytest.mark.proof
 def test_more_epochs_go_on_where_the_trainer_does(command: Command, copy: Path) -> None:
     start, errors = review(command, *ARGS[:-1], "3")
     assert errors == []
@@ -144,6 +146,7 @@ def test_a_named_checkpoint_is_looked_for(command: Command, copy: Path) -> None:
     assert errors == []  # a folder that may be seen from the nodes only
 
 
+@pytest.mark.proof
 def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(
     command: Command, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -443,6 +446,7 @@ print("complete at", step, flush=True)
 ARRAY = ("single", "--array", "3-3")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("slurm_release", "flags"),
     [
@@ -478,7 +482,7 @@ def test_on_a_real_slurm_a_trainer_that_knows_nothing_is_requeued_at_its_limit(
     assert "from step 0" not in log.partition("Requeueing")[2]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["best.pt", "checkpoint_epoch_1.pt"])
 def test_a_checkpoint_by_another_name_is_told_as_the_trainer_takes_it(

@@ -87,6 +87,7 @@ def test_a_run_from_its_submission_to_its_end(site: Site) -> None:
     assert f"{site.work}/logs/plain-{job}.out" in page
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_command_runs_on_each_node_beside_the_training(site: Site) -> None:
     refused = site("exec", "plain", "--", "hostname")
@@ -119,6 +120,7 @@ def test_a_job_that_waits_says_why_and_what_to_do(site: Site) -> None:
     assert (again.returncode, again.stderr) == (0, "note: run held has ended already\n")
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_hostile_names_and_comments_stay_in_their_cells(site: Site) -> None:
     words = "a|b \x1b[31m\u009b2J %n;'c"
@@ -166,6 +168,7 @@ def test_a_finished_script_is_resumed_as_it_was_or_not_at_all(site: Site) -> Non
     assert f"has changed since job {second} ran it" in refused.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_after_a_run_that_failed_nothing_starts(site: Site) -> None:
     site.cluster.put(
@@ -204,6 +207,7 @@ def test_a_job_waits_for_one_element_of_an_array(site: Site) -> None:
     assert site("submit", "later.sh", "--yes", "--after", "later/0").returncode == 2
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_job_waits_for_its_start_time(site: Site) -> None:
     site.cluster.put(
@@ -229,6 +233,7 @@ def test_a_job_that_slurm_has_forgotten_is_not_shown_as_running(site: Site) -> N
     assert (shown["state"], shown["ended"], shown["says"]) == ("", True, "no longer in the queue")
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_with_the_controller_down_it_lists_what_was_seen(site: Site) -> None:
     site.submit("seen", "--hold")

@@ -112,6 +112,7 @@ def test_each_point_runs_once_and_what_failed_runs_again(site: Site) -> None:
     assert "no point to submit" in nothing.stderr
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_point_that_is_requeued_goes_on_alone(site: Site) -> None:
     site.cluster.put("work/bad", "")

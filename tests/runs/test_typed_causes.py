@@ -112,7 +112,7 @@ def test_each_command_of_the_table_is_typed() -> None:
                 assert command in typed or is_typed, (cause, command)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.cause} {row.command}")
 def test_a_command_is_typed_where_it_is_printed(
     row: Row, folder: Path, programs: Path, command: Command

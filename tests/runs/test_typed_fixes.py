@@ -92,7 +92,7 @@ def typed(fix: str) -> list[list[str]]:
     return [shlex.split(match[0]) for line in fix.splitlines() for match in TYPED.finditer(line)]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_fix_works_when_it_is_typed(kind: str, folder: Path, programs: Path, command: Command) -> None:
@@ -144,6 +144,7 @@ def test_the_fix_of_an_old_script_is_typed_on_a_real_slurm(cluster: Cluster) -> 
     cluster.wait(again, {"FAILED"})
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_job_that_was_requeued_and_cancelled_has_started(cluster: Cluster) -> None:
     site = site_on(cluster)
@@ -161,6 +162,7 @@ def test_a_job_that_was_requeued_and_cancelled_has_started(cluster: Cluster) -> 
     )
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_a_job_that_lost_its_node_says_so_when_it_runs_again(cluster: Cluster) -> None:
     site = site_on(cluster)

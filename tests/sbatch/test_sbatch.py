@@ -396,6 +396,7 @@ def test_rivals_and_kinds_are_of_options_that_there_are() -> None:
     assert set(value_kinds()) <= known
 
 
+@pytest.mark.proof
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
     for script in (text, f"#!/bin/sh\n#SBATCH {text}"):
@@ -407,6 +408,7 @@ def test_any_bytes(script: bytes, release: str) -> None:
     assert read_script(b"#!/bin/sh\n#SBATCH " + script, slurm=release).directives
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "option",
     [

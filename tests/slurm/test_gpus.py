@@ -457,6 +457,7 @@ WAITING = {
 }
 
 
+@pytest.mark.proof
 def test_what_starts_now_starts_and_what_lacks_something_waits(
     asked: Cluster, command: Command, tmp_path: Path
 ) -> None:

@@ -159,6 +159,7 @@ def read_all(answers: Answers) -> Iterator[object]:
     yield facts.profile_text(cluster, {}, name="x", today="2026-01-31")
 
 
+@pytest.mark.proof
 def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """ANSWERS=5000 for more of them."""
     raised = []

@@ -108,6 +108,7 @@ def test_each_hole_starts_at_once_as_it_is_typed_and_delays_nobody(slurm: Cluste
     assert planned(slurm, waits) == before
 
 
+@pytest.mark.proof
 def test_a_limit_beyond_the_hole_is_no_hole_and_waits(slurm: Cluster) -> None:
     busy(slurm)
     output = when(slurm, "single", "--time", "1:00:00", "--partition", "gpu")
@@ -127,6 +128,7 @@ def test_a_limit_beyond_the_hole_is_no_hole_and_waits(slurm: Cluster) -> None:
     assert "ahead of it wait 1 job" in plan["says"]
 
 
+@pytest.mark.proof
 def test_what_the_training_needs_decides_the_limit_and_the_order(slurm: Cluster) -> None:
     busy(slurm)
     ten = ("ddp", "--nodes", "1", "--time", "20:00:00", "--partition", "gpu", "--needs", "10min")
@@ -154,6 +156,7 @@ def test_a_training_beyond_the_longest_limit_is_cut_into_pieces(slurm: Cluster) 
     assert started(slurm, pieces)["TimeLimit"] == "1-00:00:00"
 
 
+@pytest.mark.proof
 def test_a_job_that_lets_slurm_choose_its_limit_gets_that_of_the_hole(slurm: Cluster) -> None:
     busy(slurm)
     words = ("single", "--time", "2:00:00", "--time-min", "1:00:00", "--partition", "gpu")
@@ -165,6 +168,7 @@ def test_a_job_that_lets_slurm_choose_its_limit_gets_that_of_the_hole(slurm: Clu
     assert limit >= timedelta(seconds=hole["time_s"])
 
 
+@pytest.mark.proof
 def test_what_keeps_a_job_waiting_whatever_is_free_has_no_start(slurm: Cluster) -> None:
     runs = job(slurm, "--nodes=4", "--exclusive", "--time=20")
     slurm.wait(runs, {"RUNNING"})
@@ -192,6 +196,7 @@ def test_an_empty_cluster_takes_the_job_as_it_is(slurm: Cluster) -> None:
     assert "for the first: sbatchgen submit ddp --profile ./ours.yaml --nodes 4\n" in shown
 
 
+@pytest.mark.proof
 def test_a_maintenance_bounds_holes_and_a_reservation_takes_its_nodes(slurm: Cluster) -> None:
     made = "starttime=now+1hours duration=60 flags=maint,ignore_jobs nodes=ALL users=root".split()
     slurm.root(["scontrol", "create", "reservation", "reservationname=maint", *made])
@@ -207,6 +212,7 @@ def test_a_maintenance_bounds_holes_and_a_reservation_takes_its_nodes(slurm: Clu
     assert [row for row in none["rows"] if row["kind"] == "hole"] == []
 
 
+@pytest.mark.proof
 def test_closed_partitions_and_long_limits_are_out(slurm: Cluster) -> None:
     slurm.root(["scontrol", "update", "partitionname=cpu", "state=down"])
     assert when(slurm, "single", "--time", "1:00:00")["out"] == {"cpu": "the partition is down"}
@@ -302,6 +308,7 @@ def test_what_was_shown_is_kept_and_compared_with_what_came(slurm: Cluster) -> N
     assert last["started"] >= last["eligible"]
 
 
+@pytest.mark.proof
 def test_a_piece_starts_at_once_with_the_limit_of_its_hole(slurm: Cluster) -> None:
     waits = busy(slurm)
     before = planned(slurm, waits)
@@ -477,6 +484,7 @@ def rounds(cluster: Cluster) -> int:
 SIX = "".join(f"PartitionName=p{number} Nodes=ALL MaxTime=1-00:00:00\n" for number in range(6))
 
 
+@pytest.mark.proof
 @on_one_release
 def test_at_most_four_bounds_are_asked_for(slurm_root: Path | None) -> None:
     with Cluster(visible=VISIBLE, root=slurm_root, settings=SIX) as wide:
@@ -581,6 +589,7 @@ def test_types_of_gpus_shards_and_preemption_with_a_grace_time(
         assert started(mixed, shard)["NodeList"]
 
 
+@pytest.mark.proof
 @on_one_release
 def test_a_slow_controller_is_asked_once_and_a_dead_one_not_for_ever(slurm: Cluster) -> None:
     for name in ("squeue", "scontrol"):
@@ -602,6 +611,7 @@ def test_a_slow_controller_is_asked_once_and_a_dead_one_not_for_ever(slurm: Clus
     assert "did not end within 2 s" in done.stderr
 
 
+@pytest.mark.proof
 def test_partitions_without_a_hole_are_taken_together(slurm: Cluster) -> None:
     runs = job(slurm, "--nodes=4", "--exclusive", "--time=10")
     slurm.wait(runs, {"RUNNING"})

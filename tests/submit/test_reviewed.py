@@ -44,6 +44,7 @@ def digest_in(shown: str) -> str:
     return match[1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "job", [JOB, ("cpu", "--profile", "local", "--trainer", "train.py"), ("ddp", "--profile", "msu")]
 )
@@ -273,6 +274,7 @@ def test_a_file_of_a_snapshot_counts(command: Command, folder: Path, monkeypatch
     assert digest_in(command("review", *job).out) == digest
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "spelled",
     [

@@ -157,6 +157,7 @@ def test_of_several_jobs_one_is_refused(record: Path, folder: Path, command: Com
     assert "note: submitted: single\nnote: stopped at: cpu\nnote: not submitted: ddp\n" in result.err
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -437,6 +438,7 @@ def wait_for(path: Path, timeout_s: float = 600) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("left", "trainer_status", "status"), [("", 0, 0), ("", 4, 4), ("75", 0, 75), ("3", 1, 3)]
 )

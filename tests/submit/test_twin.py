@@ -70,6 +70,7 @@ def test_a_copied_job_file_is_the_same_job(
     assert submit("b.yaml", "--again")[0] == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [("--run-dir", "runs/second"), ("--job-name", "second"), ("--time", "1:00:00"), ("--env", "A=b"), ("--", "--seed", "2"), ("--after", "a")],

@@ -166,6 +166,7 @@ def folders(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
+@pytest.mark.proof
 def test_a_run_with_all_of_it_resumes_exactly(here: Here, folders: Path, tmp_path: Path) -> None:
     flags = (
         *("--dataset", "imagefolder", "--data-dir", str(folders), "--model", "mobilenet_v3_small"),

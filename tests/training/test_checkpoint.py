@@ -124,6 +124,7 @@ def test_no_damage_is_loaded() -> None:
     assert outcomes["refused"] > 400
 
 
+@pytest.mark.proof
 def test_no_bit_of_the_directory_changes_what_is_loaded() -> None:
     """One of them makes torch take a tensor for a folder: it would have what was in memory before."""
     outcomes = damages.each_bit_of_the_directory()

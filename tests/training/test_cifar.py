@@ -130,6 +130,7 @@ def test_all_moves_are_equally_likely() -> None:
     assert not torch.equal(hash_indices(torch.arange(9), 1), hash_indices(torch.arange(9), 2))
 
 
+@pytest.mark.proof
 def test_a_run_on_it_resumes_exactly(here: Here, tmp_path: Path) -> None:
     write(tmp_path / "data")
     flags = (

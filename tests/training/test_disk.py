@@ -81,6 +81,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Room:
     return free
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sizes", "refused", "warned"), [(6, False, False), (4, False, True), (0.9, True, False)]
 )

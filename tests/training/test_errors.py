@@ -105,6 +105,7 @@ SOON = {cases[number % len(cases)] for number, cases in enumerate(OF_ERROR.value
 CASES = [pytest.param(*case, marks=() if case in SOON else pytest.mark.proof) for case in TRIED]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "launcher", ["torchrun", *(pytest.param(each, marks=pytest.mark.proof) for each in LAUNCHERS[:2])]
 )
@@ -118,7 +119,7 @@ def test_an_error_of_one_rank_before_the_processes_meet(
         is_told(tmp_path / f"{wrong}-{rank}", processes, wrong, launcher, rank)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("wrong", "launcher", "rank"), CASES)
 def test_an_error_of_one_rank(
     trainers: Trainers, tmp_path: Path, wrong: str, launcher: str, rank: int

@@ -55,6 +55,7 @@ OWN = """
 """
 
 
+@pytest.mark.proof
 def test_rank_0_alone_needs_the_run_folder(trainers: Trainers, tmp_path: Path) -> None:
     """Fault F7: another rank may see an old state of it, or nothing at all."""
     run_dirs = (tmp_path / "run", tmp_path / "unseen" / "run")

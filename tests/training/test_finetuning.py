@@ -122,6 +122,7 @@ def test_the_head_has_a_rate_in_proportion() -> None:
     assert rates[id(model[0].weight)] == 0.05  # type: ignore[index]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("ending", ["pt", "safetensors"])
 def test_a_run_says_what_it_left_and_resumes(here: Here, tmp_path: Path, ending: str) -> None:
     assert here(tmp_path / "digits").code == 0

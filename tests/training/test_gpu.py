@@ -117,6 +117,7 @@ def test_a_gpu_is_chosen_before_nccl_connects(monkeypatch: pytest.MonkeyPatch) -
     assert (joined.backend, str(joined.device)) == ("nccl", "cuda:2")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("backend", "ends"), [("nccl", ["destroy"]), ("gloo", [])])
 def test_the_group_is_left_after_the_last_sum_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, ends: list[str]

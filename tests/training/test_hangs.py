@@ -302,6 +302,7 @@ open('began', 'w').close()
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("program", "what"),
     [
@@ -395,6 +396,7 @@ WAITS_OF = [
 MODULES = "import asyncio, concurrent.futures as futures, ctypes, fcntl, http.server, multiprocessing, os, queue, select\nimport signal, socket, subprocess, threading, time\n"
 
 
+@pytest.mark.proof
 def test_who_can_never_act_again_is_told_from_who_may(tmp_path: Path) -> None:
     """All side by side. In doubt a rank may."""
     with contextlib.ExitStack() as stack:
@@ -656,6 +658,7 @@ def test_signs_of_life_of_the_run_lock_are_none_of_the_training(
     assert 240 <= pauses.pause(999) < 300
 
 
+@pytest.mark.proof
 def test_a_rank_whose_loader_is_in_a_lock_is_named_beside_a_collective(job: Job, tmp_path: Path) -> None:
     """gloo's collective is C++: the other rank answers from inside it. The second loader has no work."""
     source = """
@@ -733,6 +736,7 @@ def test_a_training_that_hangs_is_ended_as_its_job_asks(job: Job, tmp_path: Path
     assert "rank 1 on" in job.report()["says"]
 
 
+@pytest.mark.proof
 def test_ranks_that_a_trainer_starts_itself_are_counted(job: Job) -> None:
     """By themselves: Slurm knows of one task."""
     source = """
@@ -796,6 +800,7 @@ def test_the_ranks_that_a_launcher_in_the_trainer_starts_have_their_numbers(
         assert not {*proc.descendants(pid, {*ranks.values()})} & {*ranks.values()}
 
 
+@pytest.mark.proof
 def test_a_rank_that_waits_for_an_answer_is_named_late_and_with_the_address(job: Job, tmp_path: Path) -> None:
     """Twice two seconds before the first step, and eight times as long for what is outside of the run."""
     source = """

@@ -305,6 +305,7 @@ def first_with(path: Path) -> int:
     return epoch_order(TRAIN, seed=1, epoch=0).tolist().index(files.index(str(path))) // 2 + 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("data", ["wrong_file", "wrong_validation_file"])
 def test_a_sample_that_one_process_cannot_read_ends_all_in_one_line(
     trainers: Trainers, own: Path, tmp_path: Path, data: str
@@ -575,6 +576,7 @@ def test_a_torchvision_that_cannot_be_imported(
     assert "fix: install" in str(raised.value)
 
 
+@pytest.mark.proof
 def test_a_program_that_read_with_loaders_ends(tmp_path: Path) -> None:
     """Python's exit sends its children a SIGTERM, which loaders leave to their parent, and waits for them."""
     program = """

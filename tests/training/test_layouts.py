@@ -72,7 +72,7 @@ def test_channels_last_may_change_at_a_resume(
     assert far(tmp_path / "same", tmp_path / "changed") < 1e-12
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", ["sgd", "adamw"])
 def test_a_checkpoint_of_a_gpu_resumes_on_a_cpu(here: Here, tmp_path: Path, kind: str) -> None:
     """There a convnet is laid out plainly, here by channels."""
@@ -122,6 +122,7 @@ def test_steps_that_torch_2_2_has_counted_are_taken() -> None:
     assert [float(kept["step"]) for kept in made[1].state.values()] == [1, 1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["resnet18", "layouts_own:model"])
 def test_models_of_torchvision_have_channels_last_on_a_cpu(
     here: Here, tmp_path: Path, flags: tuple[str, ...], name: str

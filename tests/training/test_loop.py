@@ -108,7 +108,7 @@ def test_averaged_gradients_are_those_of_one_process(tmp_path: Path, size: int, 
     assert sums[2] == count
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("samples", range(1, 34))
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_an_evaluation_is_exact(

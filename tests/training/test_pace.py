@@ -72,7 +72,7 @@ def train(
     return ended.out, events(folder / "run", "train")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("slow", "what"), [("data:0.2", "data wait of 0.2"), ("model:0.2", "forward pass of 0.2")]
 )

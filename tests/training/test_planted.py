@@ -263,6 +263,7 @@ def change(path: Path, misfit: str) -> None:
     torch.save(state, path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("misfit", MISFITS)
 def test_what_does_not_fit_the_model_is_passed_over(
     here: Here, two_saves: Path, tmp_path: Path, misfit: str
@@ -363,6 +364,7 @@ LAUNCHED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("launcher", "when"), [("torchrun", "at the start"), ("spawn", "in training")])
 def test_ranks_end_with_the_process_that_started_them(
     trainers: Trainers, tmp_path: Path, launcher: str, when: str

@@ -230,7 +230,7 @@ def test_without_gpus_it_says_what_it_could_not_check(started: Started, tmp_path
     assert "not checked: GPUs: no nvidia-smi" in done.stdout
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("kind", "part", "says"),
     [
@@ -289,6 +289,7 @@ def test_a_gpu_that_is_shared_may_be_in_use(started: Started) -> None:
     assert started("--gpus", "4", "--shared", fault="2 full\n1 wrong\n").returncode == BAD_NODE
 
 
+@pytest.mark.proof
 def test_a_torch_that_can_not_be_imported_anywhere_is_no_node_s_fault(started: Started) -> None:
     done = started("--gpus", "4", fault="2 import\n")
     assert done.returncode == FAILED

@@ -60,6 +60,7 @@ def test_trackers_get_events_of_two_threads_in_the_order_of_the_file(tmp_path: P
     assert seen == [event["event"] for event in read_events(tmp_path)] == ["epoch", "save"]
 
 
+@pytest.mark.proof
 def test_each_tracker_gets_the_events_and_none_ends_the_run(
     here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

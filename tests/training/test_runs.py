@@ -41,6 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory, small_digits: Path) -> A
     return run_dir, finish(Trainers(small_digits).start(run_dir, launcher=TORCHRUN_2))
 
 
+@pytest.mark.proof
 def test_torchrun_tells_what_people_look_for(reference: Any) -> None:
     run_dir, ended = reference
     lines = ended.out.splitlines()
@@ -122,6 +123,7 @@ def test_srun_is_the_same_run_as_torchrun(trainers: Trainers, tmp_path: Path, re
     assert equal(weights(tmp_path), weights(reference[0]))
 
 
+@pytest.mark.proof
 def test_another_number_of_processes_goes_on_and_more_epochs_are_done(
     trainers: Trainers, here: Here, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_a_stop_is_told_to_the_script_that_reads_it(
     assert status(tmp_path)["state"] == "preempted"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("asked", "after_steps", "reason", "again"),
     [
@@ -294,6 +297,7 @@ def test_no_gpu_is_one_line(trainers: Trainers, tmp_path: Path) -> None:
     assert "--device cpu" in ended.err
 
 
+@pytest.mark.proof
 def test_dataparallel_without_gpus_runs_on_the_cpu(here: Here, tmp_path: Path) -> None:
     ended = here(tmp_path, "--dataparallel", "--precision", "bf16")
 
@@ -323,6 +327,7 @@ def test_evaluation_of_own_weights_leaves_the_run_alone(here: Here, tmp_path: Pa
     assert not (tmp_path / "empty").exists()
 
 
+@pytest.mark.proof
 def test_torch_alone_is_enough(trainers: Trainers, tmp_path: Path) -> None:
     site = tmp_path / "site"
     site.mkdir()

@@ -149,6 +149,7 @@ def test_slow_steps_end_before_the_deadline(
     assert deadline_s / 3 < sum(slept) < deadline_s
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("step_s", [0.6, 6, 40])
 def test_a_stop_file_is_seen_within_a_step(
     here: Here, tmp_path: Path, slept: list[float], monkeypatch: pytest.MonkeyPatch, step_s: float

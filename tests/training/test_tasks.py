@@ -65,6 +65,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(tmp_path)
 
 
+@pytest.mark.proof
 @pytest.mark.usefixtures("own")
 def test_a_run_with_numbers_as_targets(here: Here, tmp_path: Path) -> None:
     """The best metric is below -1, and the epochs have it under its name."""
@@ -101,6 +102,7 @@ def test_numbers_become_float32() -> None:
     assert (as_target(0.5).dtype, as_target(3).dtype) == (torch.float32, torch.int64)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "metric", "least"), [("regression", "within_0.02", 0.7), ("segmentation", "iou", 0.9)]
 )

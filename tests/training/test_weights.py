@@ -109,6 +109,7 @@ FORMS: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_what_their_code_saves_is_taken(here: Here, digits_28: Path, tmp_path: Path, form: str) -> None:
     torch.manual_seed(5)

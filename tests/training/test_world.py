@@ -130,6 +130,7 @@ def test_without_a_gpu_it_says_whether_torch_could_use_one(
         _choose_device(Place(), "cuda", "auto")
 
 
+@pytest.mark.proof
 def test_one_process_of_a_launcher_has_a_process_group(trainers: Trainers, tmp_path: Path) -> None:
     """So that one GPU shows what NCCL does; it trains the same as a process without."""
     by_srun = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}

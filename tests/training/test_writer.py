@@ -202,6 +202,7 @@ def dies_at(folder: Path, k: int, monkeypatch: pytest.MonkeyPatch, *, links: boo
     checkpoint.save(folder, state(3, torch.full((9,), 3)), step=3, keep=1, best=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("links", [True, False])
 def test_dying_at_each_step_of_a_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool

@@ -11,6 +11,7 @@ from .lab import User, put
 FORGED = "a\nerror: forged\n  fix: rm -rf x\n    fix: y\x1b[2J\tz.slurm"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "words",
     [

@@ -95,7 +95,7 @@ def expected(user: User) -> dict[str, Any]:
     return plan
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", PLACES)
 def test_a_plan_is_the_same(user: User, expected: dict[str, Any], kind: str) -> None:
     here = user.lab / f"place-{[*PLACES].index(kind)}"
@@ -104,6 +104,7 @@ def test_a_plan_is_the_same(user: User, expected: dict[str, Any], kind: str) -> 
     assert plan_in(user, here, PLACES[kind]) == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("place", ["home", "/tmp", "/"])  # noqa: S108 - nothing is written
 def test_where_nothing_may_be_shown_files_count_as_there(user: User, place: str) -> None:
     folder = user.home if place == "home" else Path(place)

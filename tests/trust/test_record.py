@@ -83,6 +83,7 @@ def test_records_of_others_are_not_entered_into_the_index(attacker: User, owner:
     assert owner.cancelled() == ["1000"]
 
 
+@pytest.mark.proof
 def test_an_array_that_no_slurm_takes_costs_no_memory(owner: User) -> None:
     owner.submit("single", "--job-name", "a", "--param", "lr=0.1,0.2")
     file = owner.project / "runs/a/job-1000.json"
@@ -93,6 +94,7 @@ def test_an_array_that_no_slurm_takes_costs_no_memory(owner: User) -> None:
     assert len(done.stdout.split()) == 4
 
 
+@pytest.mark.proof
 def test_others_decide_neither_what_a_local_run_does_nor_which_process_is_cancelled(
     attacker: User, owner: User
 ) -> None:

@@ -49,7 +49,7 @@ def made_again(user: User, place: Path | str, **env: str) -> Path:
     return Path(done.stdout.strip())
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_what_a_killed_process_has_left_is_removed_by_the_next(person: User, number: signal.Signals) -> None:
     for place, env in (("", {"TMPDIR": str(person.lab / "scratch")}), ("memory", {}), (person.home, {})):

@@ -79,6 +79,7 @@ def test_the_value_of_a_variable_is_read_by_its_owner_alone(members: tuple[User,
     assert attacker.bash(search).stdout == ""
 
 
+@pytest.mark.proof
 def test_the_owners_checkpoints_that_are_no_files_are_passed_over(members: tuple[User, User]) -> None:
     _, owner = members
     owner.bash("cp -a runs/a runs/b")

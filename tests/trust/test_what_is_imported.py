@@ -142,7 +142,7 @@ def test_all_that_is_imported_is_installed(person: User, folder: Path, marks: Pa
     assert looks >= 4  # the look at the run folder is an interpreter of its own
 
 
-@pytest.mark.sampled(2, first=1)
+@pytest.mark.proof
 def test_nor_by_the_language_server_and_the_page(person: User, folder: Path, marks: Path) -> None:
     for name, lines in (("session", LANGUAGE_SERVER), ("page", PAGE)):
         program = person.home / f"{name}.py"
