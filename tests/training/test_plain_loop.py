@@ -54,8 +54,9 @@ OWN = """
     def numbers(config):
         return tuple((part, part.float().mean((1, 2, 3)) / 255) for part, _ in images(config))
 
+    # A convolution before BatchNorm has no bias: its gradient would be rounding alone, of which AdamW makes whole steps.
     def made(channels, outputs):
-        layers = nn.Conv2d(channels, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+        layers = nn.Conv2d(channels, 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()
         return nn.Sequential(*layers, nn.Linear(24, outputs))
 
     def model(config):
