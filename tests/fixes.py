@@ -210,11 +210,20 @@ class Module:
 
 
 def _assigned(scope: ast.AST, name: str) -> Iterator[ast.expr]:
-    inner = [scope]
+    for node in _assignments(scope):
+        yield from _assigned_by(node, name)
+
+
+@cache
+def _assignments(scope: ast.AST) -> list[ast.AST]:
+    """Return what assigns in a function or a module, without the functions in it."""
+    assignments, inner = [], [scope]
     while inner:
         node = inner.pop()
-        yield from _assigned_by(node, name)
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):
+            assignments.append(node)
         inner += [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.FunctionDef)]
+    return assignments
 
 
 def _assigned_by(node: ast.AST, name: str) -> Iterator[ast.expr]:
@@ -240,7 +249,13 @@ def module(name: str) -> Module | None:
     """A module of this repository, by its name with dots."""
     path = REPOSITORY / name.replace(".", "/")
     file = next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
-    return Module(file) if file else None
+    return module_of(file) if file else None
+
+
+@cache
+def module_of(file: Path) -> Module:
+    """A module of this repository, taken apart once."""
+    return Module(file)
 
 
 def with_resume(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import yaml
 
 from tests.conftest import REPOSITORY
-from tests.fixes import TABLES, UNKNOWN, Module, fixes
+from tests.fixes import TABLES, UNKNOWN, fixes, module_of
 from tests.sentences import CODE, LEAST_WORDS, Reading, Sentence, broken, split
 
 _WHAT = {  # the position of the text among the arguments of a function
@@ -41,7 +41,7 @@ class Text(NamedTuple):
 def _messages() -> Iterator[Text]:
     """Yield what errors, findings, notes and rows say."""
     for file in sorted((REPOSITORY / "sbatchgen").rglob("*.py")):
-        module = Module(file)
+        module = module_of(file)
         for node in ast.walk(module.tree):
             for value in _given(node):
                 at = f"{file.relative_to(REPOSITORY)}:{value.lineno}"
