@@ -1,6 +1,6 @@
-"""Rules about where a job may run: features, nodes, reservations and licences.
+"""Rules that compare where a job wants to run with its cluster: features, nodes, reservations and licences.
 
-No rule judges a fact that the profile lacks. Sources: sbatch(1), scontrol(1).
+A rule that needs a fact which the profile lacks reports nothing. Sources: sbatch(1), scontrol(1).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from sbatchgen.base.errors import did_you_mean, nearest
-from sbatchgen.base.finding import Severity
+from sbatchgen.base.finding import NOWHERE, Severity
 from sbatchgen.base.quoting import counted, first_names
 from sbatchgen.base.units import Duration, Text
-from sbatchgen.check.rules.limits import OR_UPDATE_PROFILE
+from sbatchgen.check.rules.limits import OR_UPDATE_PROFILE, has_documented_facts
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import Job
@@ -23,42 +23,54 @@ from sbatchgen.check.script.resource_request import UNLIMITED
 RULES: Rules[Job] = Rules()
 
 
+@RULES.add_fit("SB253", "error", "a cluster that has ended", source="docs/reference/profile.md")
+def _ended_cluster(job: Job) -> Iterator[Hit]:
+    profile = job.profile
+    has_ended = profile.until is not None and profile.until.epoch < time.time()
+    if not has_ended or job.is_script:  # `lint` may judge a script of a cluster that has ended
+        return
+    what = f"'{profile.name}' takes no jobs: it ended on {profile.until}"
+    if successor := profile.successor:
+        yield Hit(NOWHERE, f"{what}, and '{successor}' took its place", f"--profile {successor}")
+    else:
+        yield Hit(NOWHERE, what, f"see {profile.url}; choose another profile", "warning")
+
+
 @RULES.add_fit("SB225", "error", "a feature that no node has", source="sbatch(1)")
-def _features_known(job: Job) -> Iterator[Hit]:
+def _missing_features(job: Job) -> Iterator[Hit]:
     feature_lists = [partition.features for partition in job.partitions.values()]
     if not feature_lists or None in feature_lists:
         return
     known = {feature for features in feature_lists for feature in features or ()}
-    is_documented = job.profile.sources and job.profile.user is None  # documentation may lack some features
-    partition_names = " or ".join(f"'{name}'" for name in job.partitions)
+    partition_names = _partition_names(job)
     for option in ("constraint", "prefer"):
-        for feature in _list_items(job, option):
-            if feature not in known:
+        for feature in _item_counts(job, option):
+            if feature in known:
+                continue
+            fix = did_you_mean(feature, known) or f"leave out --{option}"
+            if has_documented_facts(job.profile):
+                what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition "
+                yield Hit(option, what + partition_names, fix, "warning")
+            else:
                 what = f"no node of partition {partition_names} has the feature '{feature}': "
                 what += "Slurm refuses the job"
-                fix = did_you_mean(feature, known) or f"leave out --{option}"
-                if is_documented:
-                    what = f"profile '{job.profile.name}' lists no feature '{feature}' "
-                    what += f"for partition {partition_names}"
-                severity: Severity | None = "warning" if is_documented else None
-                yield Hit(
-                    option, what, fix, severity, why_not="" if is_documented else f"no feature '{feature}'"
-                )
-    text = job.option("constraint")
-    if not text or not known.issuperset(_list_items(job, "constraint")):
+                yield Hit(option, what, fix, why_not=f"no feature '{feature}'")
+    constraint = job.option("constraint")
+    if not constraint or not known.issuperset(_item_counts(job, "constraint")):
         return
     from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
-    nodes = [node for partition in job.partitions.values() for node in partition.kinds()]
-    if not any(matches(text, node.features or ()) for node in nodes):
-        what = f"no node of partition {partition_names} has all features of '{text}': Slurm refuses the job"
+    kinds = [kind for partition in job.partitions.values() for kind in partition.kinds()]
+    if not any(matches(constraint, kind.features or ()) for kind in kinds):
+        what = f"no node of partition {partition_names} has all features of '{constraint}': "
+        what += "Slurm refuses the job"
         fix = "name features of one kind of node"
         yield Hit("constraint", what, fix, why_not="no node with all features")
 
 
 @RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
-def _nodes_known(job: Job) -> Iterator[Hit]:
-    lists = {name: text for name in ("nodelist", "exclude") if (text := job.option(name))}
+def _missing_nodes(job: Job) -> Iterator[Hit]:
+    lists = {option: text for option in ("nodelist", "exclude") if (text := job.option(option))}
     if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
         return
     from sbatchgen.check.sbatch.hostlist import hosts  # only jobs that name nodes need the module
@@ -67,19 +79,23 @@ def _nodes_known(job: Job) -> Iterator[Hit]:
     for option, text in lists.items():
         unknown = [host for host in hosts(text) if host not in known]
         if unknown:
-            names = " or ".join(f"'{name}'" for name in job.partitions)
-            what = f"partition {names} has no node {first_names(unknown, 3)}"
+            what = f"partition {_partition_names(job)} has no node {first_names(unknown, 3)}"
             fix = "name nodes of the partition, or remove the option"
             yield Hit(option, what, fix, why_not=f"no node {first_names(unknown, 3)}")
-    left = len(known - {*hosts(lists.get("exclude", ""))})
-    if left < job.resources.nodes:
-        what = f"--exclude leaves {counted(left, 'node')} of the partition, but the job asks for "
+    nodes_left = len(known - {*hosts(lists.get("exclude", ""))})
+    if nodes_left < job.resources.nodes:
+        what = f"--exclude leaves {counted(nodes_left, 'node')} of the partition, but the job asks for "
         what += f"{job.resources.nodes}: Slurm refuses it"
-        yield Hit("exclude", what, "exclude fewer nodes", why_not=f"{counted(left, 'node')} left")
+        yield Hit("exclude", what, "exclude fewer nodes", why_not=f"{counted(nodes_left, 'node')} left")
+
+
+def _partition_names(job: Job) -> str:
+    """Return the names of the job's partitions for a message, such as 'a100' or 'h100'."""
+    return " or ".join(f"'{name}'" for name in job.partitions)
 
 
 @RULES.add("SB227", "warning", "the job waits for certain nodes", pedantic=True)
-def _nodes_pinned(job: Job) -> Iterator[Hit]:
+def _wait_for_nodes(job: Job) -> Iterator[Hit]:
     nodes = job.resources.options.get("nodelist")
     if nodes:
         what = f"--nodelist={nodes}: the job waits for these nodes, even if others are free"
@@ -87,7 +103,7 @@ def _nodes_pinned(job: Job) -> Iterator[Hit]:
 
 
 @RULES.add_fit("SB229", "error", "a partition that needs a reservation")
-def _reservation_given(job: Job) -> Iterator[Hit]:
+def _missing_reservation(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         if partition.reservation_only and "reservation" not in job.resources:
             what = f"partition '{name}' takes only jobs with a reservation: Slurm refuses this one"
@@ -98,15 +114,16 @@ def _reservation_given(job: Job) -> Iterator[Hit]:
 @RULES.add_fit(
     "SB252", "warning", "a reservation that has no nodes or no time for the job", source="scontrol(1)"
 )
-def _reservation_fits(job: Job) -> Iterator[Hit]:
+def _unsuitable_reservation(job: Job) -> Iterator[Hit]:
     known, name = job.profile.reservations, Text(job.option("reservation"))
     reservation = known.get(name)
     if not reservation:
-        near = nearest(name, map(str, known), 0.8) if name and known else ""
-        # A name with other digits is the next of a series, such as maint_8 after maint_7: no typo.
-        if near and re.sub("[0-9]", "", near) != re.sub("[0-9]", "", name):
+        similar_name = nearest(name, map(str, known), 0.8) if name and known else ""
+        # Names that differ only in digits are of one series, such as maint_7 and maint_8: this is no typo.
+        is_series = re.sub("[0-9]", "", similar_name) == re.sub("[0-9]", "", name)
+        if similar_name and not is_series:
             what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"
-            yield Hit("reservation", what, f"did you mean '{near}'?")
+            yield Hit("reservation", what, f"did you mean '{similar_name}'?")
         return
     seconds_left = reservation.until.epoch - time.time() if reservation.until else UNLIMITED
     if seconds_left <= 0:
@@ -123,25 +140,59 @@ def _reservation_fits(job: Job) -> Iterator[Hit]:
         if seconds > seconds_left:
             what = f"reservation '{name}' ends at {reservation.until}, before the job's time limit "
             what += f"({time_limit(seconds)}): Slurm ends the job then, and sends no --signal before"
-            fitting = Duration(max(seconds_left // 60, 1) * 60)  # whole minutes
-            yield Hit("reservation", what, f"set --time {fitting} or less, {OR_UPDATE_PROFILE}")
+            time_left = Duration(max(seconds_left // 60, 1) * 60)  # in whole minutes, as Slurm counts
+            yield Hit("reservation", what, f"set --time {time_left} or less, {OR_UPDATE_PROFILE}")
+
+
+@RULES.add_fit("SB251", "warning", "an option that does not work on this cluster", source="sbatch(1)")
+def _ineffective_options(job: Job) -> Iterator[Hit]:
+    resources, topology = job.resources, job.profile.limits.topology
+    for option, needed_topology in (("switches", "tree"), ("segment", "block")):
+        if option in resources and topology not in (None, needed_topology):
+            what = f"Slurm ignores --{option}: this cluster has no topology/{needed_topology}"
+            yield Hit(option, what, f"remove --{option}")
+    if topology == "tree":
+        yield from _too_few_switches(job)
+    for name, partition in job.partitions.items():
+        if partition.oversubscribed and resources.is_exclusive:
+            what = f"other jobs run on the nodes too: partition '{name}' ignores --exclusive (OverSubscribe)"
+            yield Hit("exclusive", what, "use another partition, or remove --exclusive")
+        if partition.exclusive and "oversubscribe" in resources:
+            what = f"partition '{name}' ignores --oversubscribe: jobs get whole nodes"
+            yield Hit("oversubscribe", what, "remove --oversubscribe")
+
+
+def _too_few_switches(job: Job) -> Iterator[Hit]:
+    """Find a --switches that allows fewer nodes than the job asks for."""
+    switches, _, _ = job.option("switches").partition("@")  # COUNT or COUNT@TIME
+    nodes, nodes_per_switch = job.resources.nodes, job.profile.limits.switch_nodes
+    if not nodes_per_switch or not re.fullmatch("[0-9]{1,6}", switches):
+        return
+    nodes_max = int(switches) * nodes_per_switch
+    if nodes_max and nodes > nodes_max:
+        what = f"--switches={switches} allows {nodes_max} nodes at most, but the job asks for {nodes}: "
+        what += "it waits for 5 minutes or the option's time, then starts on more switches"
+        switches_needed = -(-nodes // nodes_per_switch)
+        yield Hit("switches", what, f"remove it, or set --switches={switches_needed}")
 
 
 @RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
-def _licenses_known(job: Job) -> Iterator[Hit]:
+def _missing_licenses(job: Job) -> Iterator[Hit]:
     known = job.profile.licenses
-    for name, count in _list_items(job, "licenses").items() if known is not None else ():
-        available = (known or {}).get(Text(name))
+    if known is None:
+        return
+    for name, count in _item_counts(job, "licenses").items():
+        available = known.get(Text(name))
         if available is None and count:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
-            yield Hit("licenses", what, did_you_mean(name, known or {}))
+            yield Hit("licenses", what, did_you_mean(name, known))
         elif count > (available or 0):
             what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
             yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")
 
 
-def _list_items(job: Job, option: str) -> dict[str, int]:
-    """Return the licences of a job with their numbers, or its features, each with 1.
+def _item_counts(job: Job, option: str) -> dict[str, int]:
+    """Return the number of each licence in --licenses, or 1 for each feature in --constraint or --prefer.
 
     The result is {} for a bad list, which SB140 reports.
     """
@@ -149,7 +200,8 @@ def _list_items(job: Job, option: str) -> dict[str, int]:
         return {}
     from sbatchgen.check.sbatch import lists  # few jobs name licences or features
 
-    if option == "constraint" and job.slurm < "26.05":  # Slurm 22.05 skips the text up to the next & or |
+    if option == "constraint" and job.slurm < "26.05":
+        # Slurm 22.05 skips the text between ] and the next & or |, as in [a|b]c&d.
         text = re.sub(r"\][^&,|]+", "]", text)
     with suppress(ValueError):
         return lists.licenses(text) if option == "licenses" else dict.fromkeys(lists.features(text), 1)
