@@ -1,4 +1,4 @@
-"""Rules about the environment of a job: its variables, its folders, its shell and its CPUs.
+"""Rules about what surrounds the programs of a script: variables, folders, the shell, CPUs and visible GPUs.
 
 Sources: sbatch(1), srun(1) and the FAQ of Slurm; the environment variables of NCCL's and PyTorch's
 documentation; bash(1) and execve(2).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterator
 
-from sbatchgen.base.finding import Edit
+from sbatchgen.base.finding import Edit, Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.bash import Assignment, Body, Command, Word
 from sbatchgen.check.executables.program import programs
@@ -23,22 +23,24 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_ROCM_PAGE = "https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html"
-_CUDA_PAGE = "https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html"
 _DISK_PAGE = "https://docs.computecanada.ca/wiki/Using_$SLURM_TMPDIR"
 _GLOO_PAGE = "https://docs.pytorch.org/docs/stable/distributed.html"
 _GLOO_IFNAME = "GLOO_SOCKET_IFNAME"
-LONG_OUTPUT_S = 3600  # in jobs with a time limit of this many seconds or more, people wait for output
-_PATH_PROGRAMS = programs("folders")  # dirname, cd and others that compute or enter a folder
+LONG_JOB_S = 3600  # people watch the log of a job with a time limit of this many seconds or more
+_FOLDER_PROGRAMS = programs("folders")  # dirname, cd and others that compute or enter a folder
 # Variables that Slurm sets only for some options, such as SLURM_GPUS_PER_NODE: ["gpus-per-node"].
 _NEEDED_OPTIONS = values_of("needed")
 _NEW_NAMES = {old: new for old, (new,) in values_of("old").items()}  # SLURM_NPROCS -> SLURM_NTASKS
 _SLOW_VALUES = values_of("slow")  # the slow values of each variable, such as NCCL_DEBUG: ["TRACE"]
+_GPU_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # both choose which GPUs a process sees
+# The value $NAME, ${NAME}, $((NAME)) or $((NAME % NUMBER)) of a variable.
+_ONE_VARIABLE = re.compile(r'"?\$(?:(\w+)|\{(\w+)\}|\(\( *\$?\{?(\w+)\}?(?: *% *[\w$]+)? *\)\))"?')
 _BASH_BUILTINS = programs("bash-only")  # builtins of bash that sh may lack
 _ARRAY_ON_COMMAND_LINE = re.compile(r"--array\b|sbatch .*-a\b")  # such as a comment: sbatch -a 0-9 job.sh
-_BASH = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")  # bash, also misspelt, in a system folder
+# A first line with bash or a misspelt bash, such as #!/bin/bahs and #!/usr/bin/env bash.
+_BASH_SHEBANG = re.compile(r"#! *(?:/usr)?/bin/(?:env +)?[bash]{4,5}\b")
 # Options for data loading workers, such as --num-workers, -j and data.num_workers.
-_WORKERS = re.compile(
+_WORKERS_OPTION = re.compile(
     r"(?:--|(?:--|\+)?(?:\w+\.)+)(?:data-?loader[-_])?(?:num[-_])?workers|-j|\+?num_workers"
 )
 # Options that may give a task more CPUs than --cpus-per-task.
@@ -62,35 +64,35 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
     what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your script"
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     reported_lines = set()
-    if script.submits:
+    if script.submits:  # the script itself is no job, so $0 is its real path
         return
     if any("SUBMIT_DIR" in test.text or _JOB_TEST.search(test.text) for test in script.body.tests):
-        return  # in a job, the script takes another folder
+        return  # the script tests whether it is a job, and then usually takes another folder
     for use in script.body.uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in reported_lines:
             continue
         command = script.body.command_around(use.at)
         text = script.body.source.text
-        # The line up to the use; at most 300 characters, so that long lines take little time.
-        before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
-        if command and re.search(r"\$\{\w+:?-[^}]*$", before):
-            continue  # the default in ${NAME:-...}
-        is_in_path_program = command and command.name in _PATH_PROGRAMS and not command.context.branch
-        if is_in_path_program or use.operator in ("%", "%%"):
+        # The line up to the use. At most 300 characters are searched, so that long lines take little time.
+        line_start = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
+        is_default = re.search(r"\$\{\w+:?-[^}]*$", line_start)  # as in ${SLURM_SUBMIT_DIR:-$(dirname $0)}
+        if command and is_default:
+            continue
+        is_in_folder_program = command and command.name in _FOLDER_PROGRAMS and not command.context.branch
+        if is_in_folder_program or use.operator in ("%", "%%"):
             reported_lines.add(use.line)
             yield Hit(script.at_start(use), what, fix)
 
 
 @RULES.add("SB404", "warning", "the steps do not get the environment of the script", words=("exp",))
-def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
-    yield from _without_path(script)
+def _lost_environment(script: JobScript) -> Iterator[Hit]:
+    yield from _lost_path(script)
     export = script.option("export")
-    if "export" not in script.options or "ALL" in export.upper().split(","):
+    exports_all = "export" not in script.options or "ALL" in export.upper().split(",")
+    if exports_all or "SLURM_EXPORT_ENV" in script.assigned:  # srun obeys this variable
         return
-    if "SLURM_EXPORT_ENV" in script.assigned:
-        return
-    prepares = script.named(*PREPARES, "conda", "spack")
-    sets_variables = prepares or any(setting.exported for setting in script.body.sets)
+    may_set_any_variable = script.named(*PREPARES, "conda", "spack")
+    sets_variables = may_set_any_variable or any(assignment.exported for assignment in script.body.sets)
     if not sets_variables and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
@@ -105,10 +107,10 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
 
 
-def _without_path(script: JobScript) -> Iterator[Hit]:
+def _lost_path(script: JobScript) -> Iterator[Hit]:
     """Find steps that start a program without its path although their own --export leaves no PATH.
 
-    Source: steps on Slurm 22.05 and 26.05, execve(): bash: No such file or directory.
+    On Slurm 22.05 and 26.05 such steps fail: "execve(): bash: No such file or directory".
     """
     for launch in script.steps:
         option = launch.step.option("export") if launch.step else None
@@ -125,36 +127,33 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
     "SB427",
     "warning",
     "two masks of GPUs",
-    source=_ROCM_PAGE,
+    source="https://rocm.docs.amd.com/en/latest/conceptual/gpu-isolation.html",
     words=("HIP_VISIBLE_DEVICES",),
     report="https://github.com/lumi-ai-factory/laifs-container-recipes/issues/13",
 )
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}  # the last assignment of each mask, and its value
-    for setting in script.body.sets:
-        if setting.name in _MASKS and setting.word and not setting.context.branch:
-            masks[setting.name] = setting, script.body.text_of(setting.word)
-    if len(masks) == len(_MASKS):
-        setting, value = masks["HIP_VISIBLE_DEVICES"]
-        if not value.startswith("0"):  # number 0 always exists
+    for assignment in script.body.sets:
+        if assignment.name in _GPU_MASKS and assignment.word and not assignment.context.branch:
+            masks[assignment.name] = assignment, script.body.text_of(assignment.word)
+    if len(masks) == len(_GPU_MASKS):
+        assignment, value = masks["HIP_VISIBLE_DEVICES"]
+        if not value.startswith("0"):  # GPU 0 always exists
             what = "HIP_VISIBLE_DEVICES chooses, by new numbers from 0, among the GPUs that "
             what += f"ROCR_VISIBLE_DEVICES leaves: {value} may be no GPU"
-            yield Hit(script.at_start(setting), what, "keep ROCR_VISIBLE_DEVICES alone")
-
-
-_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")  # both choose which GPUs a process sees
+            yield Hit(script.at_start(assignment), what, "keep ROCR_VISIBLE_DEVICES alone")
 
 
 @RULES.add(
     "SB432",
     "warning",
     "two choices of a GPU for each task",
-    source=_CUDA_PAGE,
+    source="https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html",
     words=("LOCAL_RANK",),
     report="https://github.com/deepspeedai/DeepSpeed/pull/3165",
 )
-def _chosen_twice(script: JobScript) -> Iterator[Hit]:
-    """Find tasks that see a single GPU by CUDA_VISIBLE_DEVICES, and have a LOCAL_RANK above 0."""
+def _two_choices_of_gpu(script: JobScript) -> Iterator[Hit]:
+    """Find tasks that see one GPU, as number 0, by CUDA_VISIBLE_DEVICES, but have a LOCAL_RANK above 0."""
     for launch in script.trainings:
         tasks = launch.tasks_per_node or 0
         if not launch.is_native or tasks < 2:
@@ -163,35 +162,31 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
         if source and "device_count" in source.words:
             continue  # the trainer counts its GPUs: LOCAL_RANK % torch.cuda.device_count()
         for _, body in launch.strings:
-            texts = _value_texts(body)
-            if all(_holds_local_id(name, texts) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
+            values = _last_values(body)
+            if all(_holds_local_id(name, values) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
                 what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
                 what += f"{launch.program.name} finds no GPU of this number"
                 fix = "leave CUDA_VISIBLE_DEVICES out, or LOCAL_RANK=0"
                 yield Hit(script.at_command(launch.command), what, fix)
 
 
-def _value_texts(body: Body) -> dict[str, str]:
+def _last_values(body: Body) -> dict[str, str]:
     """Return the last value of each variable as written, even in env NAME=VALUE; "" without a value."""
-    texts = {setting.name: setting.word.text if setting.word else "" for setting in body.sets}
+    values = {assignment.name: assignment.word.text if assignment.word else "" for assignment in body.sets}
     for command in body.commands if "env" in body.source.text else ():
         pairs = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
-        texts |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
-    return texts
+        values |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
+    return values
 
 
-def _holds_local_id(name: str, texts: dict[str, str], depth: int = 4) -> bool:
-    """Return whether a variable holds SLURM_LOCALID or SLURM_PROCID % N, also through other variables."""
-    match = _ONE_VARIABLE.fullmatch(texts.get(name, ""))
+def _holds_local_id(name: str, values: dict[str, str], depth: int = 4) -> bool:
+    """Return whether a variable holds SLURM_LOCALID or SLURM_PROCID % N, also through `depth` variables."""
+    match = _ONE_VARIABLE.fullmatch(values.get(name, ""))
     if match is None or not depth:
         return False
     source = next(filter(None, match.groups()))
     is_remainder = source == "SLURM_PROCID" and "%" in match[0]
-    return source == "SLURM_LOCALID" or is_remainder or _holds_local_id(source, texts, depth - 1)
-
-
-# $NAME, ${NAME}, $((NAME)) or $((NAME % NUMBER)).
-_ONE_VARIABLE = re.compile(r'"?\$(?:(\w+)|\{(\w+)\}|\(\( *\$?\{?(\w+)\}?(?: *% *[\w$]+)? *\)\))"?')
+    return source == "SLURM_LOCALID" or is_remainder or _holds_local_id(source, values, depth - 1)
 
 
 @RULES.add(
@@ -200,24 +195,25 @@ _ONE_VARIABLE = re.compile(r'"?\$(?:(\w+)|\{(\w+)\}|\(\( *\$?\{?(\w+)\}?(?: *% *
     "more threads or workers than a task has CPUs",
     words=("OMP_NUM_THREADS", "workers", "-j"),
 )
-def _threads_fit(script: JobScript) -> Iterator[Hit]:
+def _too_few_cpus(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
-        cpus = _cpus(launch, script)
+        cpus = _cpus_of_task(launch, script)
         if cpus is None:
             yield from _workers_without_cpus(launch, script)
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
         cpu_text = f"a task has {counted(cpus, 'CPU')}"
-        threads_sets = script.body.sets_of("OMP_NUM_THREADS")
-        settings = [setting for setting in threads_sets if setting.at < launch.command.end]
+        assignments = script.body.sets_of("OMP_NUM_THREADS")
+        earlier = [assignment for assignment in assignments if assignment.at < launch.command.end]
         processes = launch.workers or 1
-        threads = _small_number((settings[-1].value or "") if settings else "")
+        threads = _small_number((earlier[-1].value or "") if earlier else "")
         if threads * processes > cpus:
             thread_text = counted(threads, "thread")
-            what_runs = f"{processes} processes with {thread_text} each" if processes > 1 else thread_text
-            fewer = f"OMP_NUM_THREADS={cpus // processes}, or " if processes <= cpus else ""
-            what = f"OMP_NUM_THREADS={threads}: {what_runs}, but {cpu_text}"
-            yield Hit(script.at_start(settings[-1]), what, f"{fewer}--cpus-per-task={threads * processes}")
+            runs_text = f"{processes} processes with {thread_text} each" if processes > 1 else thread_text
+            fewer_threads = f"OMP_NUM_THREADS={cpus // processes}, or " if processes <= cpus else ""
+            fix = f"{fewer_threads}--cpus-per-task={threads * processes}"
+            what = f"OMP_NUM_THREADS={threads}: {runs_text}, but {cpu_text}"
+            yield Hit(script.at_start(earlier[-1]), what, fix)
         for word, workers in _worker_options(launch):
             if workers > cpus:
                 what = f"{workers} data loading workers, but {cpu_text}"
@@ -226,7 +222,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
 
 
 def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
-    """Find data loading workers in a job that asks for GPUs but sets no number of CPUs: a task may have 1."""
+    """Find data loading workers in a job that asks for GPUs, but not for CPUs: a task may have one CPU."""
     resources = script.resources
     if not resources.gpu_count or resources.shards or resources.tasks_per_node != 1:
         return
@@ -242,13 +238,13 @@ def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
 def _worker_options(launch: Launch) -> Iterator[tuple[Word, int]]:
     """Yield each option of a program for data loading workers: the option's word, and the number."""
     for name, word, value in arguments(launch):
-        if _WORKERS.fullmatch(name):
+        if _WORKERS_OPTION.fullmatch(name):
             yield word, _small_number(value)
 
 
 @RULES.add("SB408", "warning", "a variable that Slurm does not set in this job", words=(*_NEEDED_OPTIONS,))
-def _variables_set(script: JobScript) -> Iterator[Hit]:
-    printing = script.named("echo", "printf")
+def _variables_without_option(script: JobScript) -> Iterator[Hit]:
+    print_commands = script.named("echo", "printf")
     for use in script.first_uses(_NEEDED_OPTIONS.get):
         options = _NEEDED_OPTIONS[use.name]
         if script.sbatch.has_foreign or use.name in script.tested:
@@ -263,8 +259,8 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         replacement = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
-        use_offsets = [other.at for other in script.body.uses if other.name == use.name]
-        is_only_printed = all(any(echo.at <= at < echo.end for echo in printing) for at in use_offsets)
+        offsets = [other.at for other in script.body.uses if other.name == use.name]
+        is_only_printed = all(any(echo.at <= at < echo.end for echo in print_commands) for at in offsets)
         caller_may_add_option = script.is_wrapped or not (script.is_sized or options == ["array"])
         severity = "info" if is_only_printed or caller_may_add_option else None
         yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
@@ -273,32 +269,34 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB410", "warning", "a setting for debugging that makes training slow", words=(*_SLOW_VALUES,))
 def _debug_settings(script: JobScript) -> Iterator[Hit]:
     is_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
-    for setting, value in _settings(script, _SLOW_VALUES):
-        if not (setting.exported or setting.prefix) or (is_aws and setting.name.startswith("NCCL_IB")):
+    for assignment, value in _known_assignments(script, _SLOW_VALUES):
+        name, reaches_programs = assignment.name, assignment.exported or assignment.prefix
+        if not reaches_programs or (is_aws and name.startswith("NCCL_IB")):
             continue
-        if value.upper() in _SLOW_VALUES[setting.name] and (setting.name, value) not in script.site_env:
-            what = f"{setting.name}={value} is for debugging and slows training down"
-            severity = "info" if setting.name.endswith("_DISABLE") else None  # some machines need it
-            yield Hit(script.at_start(setting), what, "remove it when you have found the error", severity)  # type: ignore[arg-type]
+        if value.upper() in _SLOW_VALUES[name] and (name, value) not in script.site_env:
+            what = f"{name}={value} is for debugging and slows training down"
+            severity: Severity | None = "info" if name.endswith("_DISABLE") else None  # some machines need it
+            fix = "remove it when you have found the error"
+            yield Hit(script.at_start(assignment), what, fix, severity)
 
 
 @RULES.add("SB411", "warning", "a first line with a shell that can't read the script", pedantic=True)
-def _shell_of_script(script: JobScript) -> Iterator[Hit]:
-    first = script.lines[0].rstrip("\r")
-    words = first.removeprefix("#!").split()
-    has_arguments = first.startswith("#!") and len(words) > 2
+def _unsuitable_shell(script: JobScript) -> Iterator[Hit]:
+    first_line = script.lines[0].rstrip("\r")
+    words = first_line.removeprefix("#!").split()
+    has_arguments = first_line.startswith("#!") and len(words) > 2
     if has_arguments and words[0].endswith("/env") and not words[1].startswith("-"):
         what = f"env gets one argument, '{' '.join(words[1:])}', and finds no program of that name"
-        path = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
-        line = " ".join([path if path.startswith("#!") else f"#!{path}", *words[2:]])
-        yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first) + 1, line),))
+        start = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"#!{words[0]} -S {words[1]}"
+        line = " ".join([start, *words[2:]])
+        yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first_line) + 1, line),))
     language = script.body.language
     # A misspelt bash has the letters of bash, such as bahs. Other names, such as bash4 and bosh, may exist.
-    if language != "bash" and {*language} == {*"bash"} and _BASH.match(first):
-        column = first.index(language) + 1
+    if language != "bash" and {*language} == {*"bash"} and _BASH_SHEBANG.match(first_line):
+        column = first_line.index(language) + 1
         what = f"there is no program {language}: the job fails at once, and nothing more of it was checked"
         edit = Edit(1, column, column + len(language), "bash")
-        yield Hit(script.at(1), what, first.replace(language, "bash", 1), "error", (edit,))
+        yield Hit(script.at(1), what, first_line.replace(language, "bash", 1), "error", (edit,))
     if language not in ("sh", "dash"):
         return
     for command in script.body.commands:
@@ -306,7 +304,8 @@ def _shell_of_script(script: JobScript) -> Iterator[Hit]:
         if feature:
             what = f"{feature} is a feature of bash: it fails where /bin/sh is dash, as in Debian and Ubuntu"
             line = " ".join(["#!/bin/bash", *words[1:]])
-            edits = (Edit(1, 1, len(first) + 1, line),) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
+            is_sh = words[0] in ("/bin/sh", "/usr/bin/sh")
+            edits = (Edit(1, 1, len(first_line) + 1, line),) if is_sh else ()
             yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)
             return
 
@@ -344,19 +343,19 @@ def _old_names(script: JobScript) -> Iterator[Hit]:
     "SB417", "warning", "a GLOO_SOCKET_IFNAME that gloo can't use", source=_GLOO_PAGE, words=(_GLOO_IFNAME,)
 )
 def _gloo_interface(script: JobScript) -> Iterator[Hit]:
-    for setting, value in _settings(script, (_GLOO_IFNAME,)):
-        if value[:1] in ("^", "="):
+    for assignment, value in _known_assignments(script, (_GLOO_IFNAME,)):
+        if value[:1] in ("^", "="):  # as in NCCL_SOCKET_IFNAME=^lo
             what = f"gloo takes no ^ or =: it looks for an interface named '{value}'"
-            yield Hit(script.at_start(setting), what, f"{_GLOO_IFNAME}=NAME, as ip -brief address shows it")
+            fix = f"{_GLOO_IFNAME}=NAME, as ip -brief address shows it"
+            yield Hit(script.at_start(assignment), what, fix)
 
 
 @RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
 def _buffered_output(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
-    known = script.assigned | {variable for variable, _ in script.site_env}
-    if script.starts_unseen or name in known:
-        return
-    if script.resources.time is None or script.resources.time < LONG_OUTPUT_S:
+    set_names = script.assigned | {variable for variable, _ in script.site_env}
+    is_long = (script.resources.time or 0) >= LONG_JOB_S
+    if not is_long or script.starts_unseen or name in set_names:
         return
     for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)
@@ -377,22 +376,22 @@ def _buffered_output(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/aws-samples/aws-eda-slurm-cluster/issues/223",
 )
 def _overriding_variables(script: JobScript) -> Iterator[Hit]:
-    known = specs(script.slurm)
-    for variable, name in variables(script.slurm) if script.environment else ():
+    option_specs = specs(script.slurm)
+    for variable, option in variables(script.slurm) if script.environment else ():
         value = script.environment.get(variable)
-        is_flag = name in known and known[name].argument is HasArgument.NONE
+        is_flag = option in option_specs and option_specs[option].argument is HasArgument.NONE
         if value is None or (is_flag and value not in ("", "1", "yes")):  # other values remove the flag
             continue
-        if name not in script.options:
-            what = f"{variable}={value} in the environment sets --{name}, which the script does not set"
+        if option not in script.options:
+            what = f"{variable}={value} in the environment sets --{option}, which the script does not set"
             yield Hit(script.at(1), what, f"unset {variable}, or write it into the script", "info")
-        elif not is_flag and (script_value := script.option(name)) != value:
+        elif not is_flag and (script_value := script.option(option)) != value:
             what = f"{variable} in the environment wins over the script: "
-            what += f"--{name} is '{value}', not '{script_value}'"
-            yield Hit(name, what, f"env -u {variable} sbatch {script.file}")
+            what += f"--{option} is '{value}', not '{script_value}'"
+            yield Hit(option, what, f"env -u {variable} sbatch {script.file}")
 
 
-def _cpus(launch: Launch, script: JobScript) -> int | None:
+def _cpus_of_task(launch: Launch, script: JobScript) -> int | None:
     """Return the number of CPUs of a task; None if the script does not show the number."""
     resources = script.resources
     option = launch.step.option("cpus-per-task") if launch.step else None
@@ -400,10 +399,11 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return launch.number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    # A partition may give a job with GPUs more CPUs, and sbatch's command line may ask for them.
-    may_have_more = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    may_have_more = may_have_more or script.has_nodes_alone or launch.step is None or not script.is_sized
-    return None if may_have_more else 1
+    may_have_all_cpus = launch.step is None or script.has_nodes_alone  # of its job, or of its node
+    has_gpus = resources.gpu_count or resources.shards  # a partition may give each GPU some CPUs
+    # Of a script without numbers of nodes or tasks, the options are usually on sbatch's command line.
+    may_have_cpu_options = _CPU_OPTIONS & resources.options.keys() or not script.is_sized
+    return None if may_have_all_cpus or has_gpus or may_have_cpu_options else 1
 
 
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
@@ -423,20 +423,20 @@ def _small_number(text: str) -> int:
     return int(text) if re.fullmatch(r"\d{1,4}", text, re.ASCII) else 0
 
 
-def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
+def _known_assignments(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """Yield the assignments of these variables whose values are known, with the values."""
-    for setting in script.body.sets:
-        if setting.name in names and setting.word is not None and setting.setter != "unset":
-            value = script.body.value(setting.word)
+    for assignment in script.body.sets:
+        if assignment.name in names and assignment.word is not None and assignment.setter != "unset":
+            value = script.body.value(assignment.word)
             if value:
-                yield setting, value
+                yield assignment, value
 
 
 def _bash_feature(command: Command) -> str:
-    """Return the part of a command that only bash understands; "" without such a part."""
+    """Return the part of a command that only bash understands, such as [[; "" without such a part."""
     if command.is_test:
-        opener = command.words[0].text if command.words else ""
-        return opener if opener in ("[[", "((") else ""
+        opening = command.words[0].text if command.words else ""
+        return opening if opening in ("[[", "((") else ""
     if command.name in _BASH_BUILTINS:
         return command.name
     if command.name == "set" and any(word.value == "pipefail" for word in command.words):
