@@ -1,13 +1,14 @@
 """Rules that compare a job's tasks, CPUs, memory and local disk with its nodes.
 
-No rule judges a fact that the profile lacks. Sources of limits on all clusters: sbatch(1), slurm.conf(5),
-gres.html.
+Some rules need no cluster, as the job's options contradict each other. A rule that needs a fact which the
+profile lacks reports nothing. Sources: sbatch(1), slurm.conf(5), https://slurm.schedmd.com/gres.html.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Memory, Text, mebibytes
@@ -20,41 +21,59 @@ from sbatchgen.check.script.job import Job
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 
 RULES: Rules[Job] = Rules()
-MeetsDemand = Callable[[NodeFacts], bool]  # whether a kind of node meets one demand of a job
+
+# Options that only select/cons_tres knows.
+_CONS_TRES_OPTIONS = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
+
+
+class _NodeDemand(NamedTuple):
+    """A demand of a job on each of its nodes."""
+
+    is_met_by: Callable[[NodeFacts], bool]  # whether a kind of node meets the demand
+    text: str  # the demand in words, such as "4 GPUs"; "" for a demand of nothing
 
 
 @RULES.add("SB131", "error", "options that exclude each other", applies=Applies.USUALLY & ~Applies.PARTS)
 def exclusive_options(job: Job) -> Iterator[Hit]:
     """Find options that exclude each other, and options that lack another option."""
     resources = job.resources
-    pairs = [*rivals(resources)]
-    # sbatch 26.05 compares only the first letters of a name.
-    gres_names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
-    if "gpus-per-node" in resources and "gpu" in gres_names:
-        has_type = {bool(kind) for name, kind, count in resources.gres if name == "gpu" and count}
-        has_type |= {bool(kind) for kind, _ in resources.gpus_per_node or ()}
-        if len(has_type) > 1:  # with and without a type: every release refuses the job
-            pairs.append(Rivals("gpus-per-node", "gres", "", "", ""))
-        else:
-            before_2605 = "--gres counts and --gpus-per-node is ignored"
-            pairs.append(Rivals("gpus-per-node", "gres", "26.05", before_2605, ""))
-    for first, second, since, before, _ in pairs:
+    pairs = [*rivals(resources), *_gpus_per_node_and_gres(job)]
+    for first, second, since, earlier_effect, _ in pairs:
         is_refused = job.slurm >= since
         what = f"--{first} and --{second} exclude each other: Slurm refuses the job"
-        what += f" since {since}" if before or not is_refused else ""
-        what += f"; in {job.slurm} {before}" if before and not is_refused else ""
+        what += f" since {since}" if earlier_effect or not is_refused else ""
+        what += f"; in {job.slurm} {earlier_effect}" if earlier_effect and not is_refused else ""
         yield Hit(second, what, "keep one of them", "warning" if job.is_script and not is_refused else None)
-    if job.option("gpus-per-socket").rpartition(":")[2].strip("0") and "sockets-per-node" not in resources:
+    # Whether the number in --gpus-per-socket=TYPE:N is not 0.
+    has_gpus_per_socket = job.option("gpus-per-socket").rpartition(":")[2].strip("0") != ""
+    if has_gpus_per_socket and "sockets-per-node" not in resources:
         what = "--gpus-per-socket needs --sockets-per-node: Slurm refuses the job"
         yield Hit("gpus-per-socket", what, "add --sockets-per-node=N, or use --gpus-per-node")
-    for name, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
-        is_zero = name == "mem-per-gpu" and resources.mem_per_gpu == 0
-        if name in resources and not is_zero and not resources.gpu_option and job.slurm >= since:
-            what = f"--{name} needs GPUs, but the job asks for none: Slurm refuses it"
+    for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
+        is_zero = option == "mem-per-gpu" and resources.mem_per_gpu == 0
+        if option in resources and not is_zero and not resources.gpu_option and job.slurm >= since:
+            what = f"--{option} needs GPUs, but the job asks for none: Slurm refuses it"
+            # Such a script may also get its GPUs on sbatch's command line.
             is_sized_by_caller = job.is_script and not {"nodes", "ntasks"} & resources.options.keys()
-            yield Hit(name, what, f"remove --{name}", "warning" if is_sized_by_caller else None)
+            yield Hit(option, what, f"remove --{option}", "warning" if is_sized_by_caller else None)
     if not (job.is_script or pairs):  # SB135 reports scripts
         yield from _refused_counts(resources.options, job.slurm)
+
+
+def _gpus_per_node_and_gres(job: Job) -> Iterator[Rivals]:
+    """Yield the two options as rivals, if both ask for GPUs."""
+    resources = job.resources
+    # sbatch 26.05 compares only the first three letters, so that it takes any gpuX in --gres for GPUs.
+    gres_names = {name if job.slurm < "26.05" else name[:3] for name, _, _ in resources.gres}
+    if "gpus-per-node" not in resources or "gpu" not in gres_names:
+        return
+    types = {kind for name, kind, count in resources.gres if name == "gpu" and count}
+    types |= {kind for kind, _ in resources.gpus_per_node or ()}
+    if "" in types and len(types) > 1:  # GPUs with and without a type: every release refuses the job
+        yield Rivals("gpus-per-node", "gres", "", "", "")
+    else:
+        earlier_effect = "--gres counts and --gpus-per-node is ignored"
+        yield Rivals("gpus-per-node", "gres", "26.05", earlier_effect, "")
 
 
 def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
@@ -75,115 +94,129 @@ def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
 
 
 @RULES.add("SB132", "warning", "more tasks than fit on the nodes", source="sbatch(1)")
-def _tasks_fit_nodes(job: Job) -> Iterator[Hit]:
+def _too_many_tasks(job: Job) -> Iterator[Hit]:
     resources = job.resources
     nodes_max = resources.nodes_max or resources.nodes_min
-    tasks, per_node = resources.ntasks, resources.ntasks_per_node
-    if tasks and per_node and nodes_max and tasks > nodes_max * per_node:
-        what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {per_node} each: Slurm "
+    tasks, tasks_per_node = resources.ntasks, resources.ntasks_per_node
+    if not (tasks and tasks_per_node and nodes_max):
+        return
+    tasks_max = nodes_max * tasks_per_node
+    if tasks > tasks_max:
+        what = f"{tasks} tasks do not fit on {counted(nodes_max, 'node')} with {tasks_per_node} each: Slurm "
         what += "refuses the job, or changes what it asks for"
-        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {counted(nodes_max * per_node, 'task')}"
+        fix = f"remove --ntasks: --nodes and --ntasks-per-node give {counted(tasks_max, 'task')}"
         yield Hit("ntasks", what, fix)
 
 
 @RULES.add("SB133", "warning", "fewer tasks than nodes", source="src/sbatch/opt.c of Slurm")
-def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
+def _too_few_tasks(job: Job) -> Iterator[Hit]:
     tasks, nodes = job.resources.ntasks, job.resources.nodes_min
     if tasks and nodes and tasks < nodes:
         what = f"{counted(tasks, 'task')} on {nodes} nodes: Slurm gives the job {counted(tasks, 'node')}"
         fix = "set --ntasks-per-node instead of --ntasks"
-        if per_node := job.resources.ntasks_per_node:
-            fix = f"remove --ntasks: --ntasks-per-node={per_node} gives {counted(nodes * per_node, 'task')}"
+        if tasks_per_node := job.resources.ntasks_per_node:
+            fix = f"remove --ntasks: --ntasks-per-node={tasks_per_node} gives "
+            fix += counted(nodes * tasks_per_node, "task")
         yield Hit("nodes", what, fix)
 
 
 @RULES.add_fit("SB215", "error", "more CPUs on a node than it has")
-def _cpus_within_node(job: Job) -> Iterator[Hit]:
+def _too_many_cpus(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources, limit = job.resources.with_most_nodes(partition.nodes_max), partition.cpus_per_node_max
-        cpu_counts = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
+        request = job.resources.with_most_nodes(partition.nodes_max)
+        cpus_for_jobs = partition.cpus_per_node_max  # of each node
+        cpu_counts = [kind.cpus_per_node for kind in partition.kinds() if kind.cpus_per_node]
         fewest_cpus = min(cpu_counts, default=0)
-        if limit and fewest_cpus > limit and job.resources.is_exclusive:
-            what = f"partition '{name}' gives jobs at most {limit} of {fewest_cpus} CPUs of a node "
+        if cpus_for_jobs and fewest_cpus > cpus_for_jobs and job.resources.is_exclusive:
+            what = f"partition '{name}' gives jobs at most {cpus_for_jobs} of {fewest_cpus} CPUs of a node "
             what += "(MaxCPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
-            yield Hit("exclusive", what, "remove --exclusive", why_not=f"{limit} CPUs a node")
-        limits = [number for number in (partition.cpus_per_node, limit) if number is not None]
-        if limits and resources.cpus_on_node > min(limits):
+            yield Hit("exclusive", what, "remove --exclusive", why_not=f"{cpus_for_jobs} CPUs a node")
+        limits = [number for number in (partition.cpus_per_node, cpus_for_jobs) if number is not None]
+        if limits and request.cpus_on_node > min(limits):
             what = f"partition '{name}' has {min(limits)} CPUs a node, but the job asks for "
-            what += f"{resources.cpus_on_node}"
-            if resources.tasks_per_node > 1 and resources.cpus_per_task:
-                what += f": {resources.tasks_per_node} tasks with {resources.cpus_per_task} each"
+            what += f"{request.cpus_on_node}"
+            if request.tasks_per_node > 1 and request.cpus_per_task:
+                what += f": {request.tasks_per_node} tasks with {request.cpus_per_task} each"
             options = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks")
-            option = next((option for option in options if option in resources), "")
+            option = next((option for option in options if option in request), "")
             why_not = f"{min(limits)} CPUs a node"
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
 @RULES.add_fit("SB216", "error", "more memory on a node than it has")
-def _memory_within_node(job: Job) -> Iterator[Hit]:
+def _too_much_memory(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources = job.resources.with_most_nodes(partition.nodes_max)
-        limits = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
-        demands = [(limit, _memory_demand(job, resources, partition, node)) for limit, node in limits]
-        if not all(limit and demand > limit for limit, demand in demands):
+        request, kinds = job.resources.with_most_nodes(partition.nodes_max), partition.kinds()
+        # For each kind of node: the MiB that a job can have there, and the MiB that this job needs there.
+        amounts = [
+            (_memory_limit(job, partition, kind), _memory_demand(job, request, partition, kind))
+            for kind in kinds
+        ]
+        if not all(limit and demand > limit for limit, demand in amounts):
             continue
-        limit, demand = max(demands)
+        limit, demand = max(amounts)
         what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
         what += str(Memory(demand))
-        if per_unit := resources.mem_per_cpu or resources.mem_per_gpu:
-            units = "CPUs" if resources.mem_per_cpu else "GPUs"
-            what += f": {demand // per_unit} {units} with {Memory(per_unit)} each"
-        elif resources.mem is None:
+        if mem_per_unit := request.mem_per_cpu or request.mem_per_gpu:
+            units = "CPUs" if request.mem_per_cpu else "GPUs"
+            what += f": {demand // mem_per_unit} {units} with {Memory(mem_per_unit)} each"
+        elif request.mem is None:
             what += ", the partition's default"
         fix = f"set --mem {Memory(limit)} or less"
-        if any(limit == node.mem_installed for _, node in limits):
+        if any(limit == kind.mem_installed for kind in kinds):
             fix = f"ask for less than {Memory(limit)}: jobs may have a part of what is installed"
-        if limit <= 1:  # MiB: the default of RealMemory
+        if limit <= 1:  # 1 MiB is the default of RealMemory
             fix = "ask for no memory: slurm.conf has no RealMemory"
         yield Hit(_memory_option(job), what, fix, why_not=f"{Memory(limit)} of memory a node")
 
 
-def _memory_limit(job: Job, partition: PartitionFacts, node: NodeFacts) -> int:
+def _memory_limit(job: Job, partition: PartitionFacts, kind: NodeFacts) -> int:
     """Return the most MiB that a job can have on a kind of node; 0 if unknown."""
-    largest = node.mem_largest or node.mem_per_node or node.mem_installed
-    is_consumable = job.profile.limits.memory_consumable is not False  # else Slurm ignores MaxMemPerNode
-    return min(filter(None, (largest, is_consumable and partition.mem_per_node_max)), default=0)
+    largest = kind.mem_largest or kind.mem_per_node or kind.mem_installed
+    # Where memory is no consumable resource, Slurm ignores MaxMemPerNode.
+    job_max = partition.mem_per_node_max if _is_memory_consumable(job) else None
+    return min(filter(None, (largest, job_max)), default=0)
 
 
-def _memory_demand(job: Job, request: ResourceRequest, partition: PartitionFacts, node: NodeFacts) -> int:
+def _memory_demand(job: Job, request: ResourceRequest, partition: PartitionFacts, kind: NodeFacts) -> int:
     """Return the MiB that a job needs on a kind of node; 0 if unknown."""
-    is_consumable = job.profile.limits.memory_consumable is not False
+    is_consumable = _is_memory_consumable(job)
     cpus, gpus = request.cpus_on_node, request.gpu_count
     has_whole_nodes = job.resources.is_exclusive or job.profile.limits.select_type == "linear"
     if has_whole_nodes and is_consumable:  # the job gets all CPUs and GPUs of a node
-        cpus, gpus = max(cpus, node.cpus_per_node or 0), max(gpus, node.gpus_per_node or 0)
+        cpus, gpus = max(cpus, kind.cpus_per_node or 0), max(gpus, kind.gpus_per_node or 0)
     if request.mem is not None:
-        return request.mem or node.mem_per_node or 0  # --mem=0 is all memory of the node
+        return request.mem or kind.mem_per_node or 0  # --mem=0 is all memory of the node
     if request.mem_per_cpu:
         return request.mem_per_cpu * cpus
-    for_gpus = (request.mem_per_gpu or 0) * gpus
-    if not is_consumable:  # then the partition's defaults do not count
-        return for_gpus
-    for_cpus = (partition.mem_per_cpu_default or 0) * cpus
-    if for_gpus:  # a node must also have the default memory of the CPUs
-        return max(for_gpus, for_cpus)
-    return (partition.mem_per_gpu_default or 0) * gpus or for_cpus or partition.mem_per_node_default or 0
+    gpu_memory = (request.mem_per_gpu or 0) * gpus
+    if not is_consumable:  # Slurm ignores the partition's defaults
+        return gpu_memory
+    default_cpu_memory = (partition.mem_per_cpu_default or 0) * cpus
+    if gpu_memory:  # a node must also have the default memory of the CPUs
+        return max(gpu_memory, default_cpu_memory)
+    default_gpu_memory = (partition.mem_per_gpu_default or 0) * gpus
+    return default_gpu_memory or default_cpu_memory or partition.mem_per_node_default or 0
+
+
+def _is_memory_consumable(job: Job) -> bool:
+    """Return whether Slurm shares out the memory of a node among jobs, as far as the profile says."""
+    return job.profile.limits.memory_consumable is not False
 
 
 @RULES.add("SB218", "warning", "a whole node with the default memory only")
-def _exclusive_memory(job: Job) -> Iterator[Hit]:
-    resources = job.resources
-    has_default = any(partition.mem_per_cpu_default for partition in job.partitions.values())
-    if job.profile.limits.memory_consumable is False:
+def _default_memory_of_node(job: Job) -> Iterator[Hit]:
+    if not _is_memory_consumable(job):
         return
-    is_plain_exclusive = resources.options.get("exclusive") == ""  # not --exclusive=user
+    has_default = any(partition.mem_per_cpu_default for partition in job.partitions.values())
+    is_plain_exclusive = job.resources.options.get("exclusive") == ""  # not --exclusive=user
     if is_plain_exclusive and not _memory_option(job) and (has_default or not job.knows_cluster):
         what = "--exclusive gives all CPUs and GPUs of the nodes, but only the default memory"
         yield Hit("exclusive", what, "add --mem=0 for all of it", None if has_default else "info")
 
 
 @RULES.add("SB220", "warning", "more memory per CPU than the partition allows", source="sbatch(1)")
-def _memory_per_cpu(job: Job) -> Iterator[Hit]:
+def _too_much_memory_per_cpu(job: Job) -> Iterator[Hit]:
     mem_per_cpu = job.resources.mem_per_cpu
     for name, partition in job.partitions.items():
         limit = partition.mem_per_cpu_max
@@ -195,63 +228,69 @@ def _memory_per_cpu(job: Job) -> Iterator[Hit]:
 
 
 @RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
-def _kind_of_node(job: Job) -> Iterator[Hit]:
+def _no_suitable_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         request, shapes = job.resources.with_most_nodes(partition.nodes_max), partition.shapes
         demands = [*_node_demands(job, request, partition)]
-        shapes_by_demand = [[shape for shape in shapes if meets(shape)] for meets, _ in demands]
+        shapes_by_demand = [[shape for shape in shapes if is_met_by(shape)] for is_met_by, _ in demands]
         if not all(shapes_by_demand):
             continue  # no shape meets one of the demands: the rule about this demand reports the job
         fitting = [shape for shape in shapes if all(shape in meeting for meeting in shapes_by_demand)]
-        is_even = request.ntasks is None and request.gpus is None  # else some nodes may get less
+        # Slurm may split --ntasks and --gpus unevenly. Then one node that meets the demands is enough.
+        is_even = request.ntasks is None and request.gpus is None
         nodes = job.resources.nodes if is_even else 1
-        count = sum(shape.nodes or nodes for shape in fitting)
-        if count < nodes:
-            demanded = " and ".join(text for _, text in demands if text)
-            why_not = f"only {count} nodes with {demanded}" if count else f"no node with {demanded}"
+        fitting_nodes = sum(shape.nodes or nodes for shape in fitting)
+        if fitting_nodes < nodes:
+            demand_text = " and ".join(text for _, text in demands if text)
+            why_not = f"no node with {demand_text}"
             what = f"partition '{name}' has {why_not}"
-            if count > 0:
-                what += f", but {nodes} nodes were asked for"
+            if fitting_nodes > 0:
+                why_not = f"only {fitting_nodes} nodes with {demand_text}"
+                what = f"partition '{name}' has {why_not}, but {nodes} nodes were asked for"
             offers = "; ".join(_hardware_text(shape) for shape in shapes)
             yield Hit("partition", what, f"ask for what one kind of node has: {offers}", why_not=why_not)
 
 
-def _node_demands(
-    job: Job, request: ResourceRequest, partition: PartitionFacts
-) -> Iterator[tuple[MeetsDemand, str]]:
-    """Yield each demand of a job on a node: the test of a kind of node, and the demand in words."""
+def _node_demands(job: Job, request: ResourceRequest, partition: PartitionFacts) -> Iterator[_NodeDemand]:
+    """Yield the demands of a job on each node: GPUs, CPUs, memory, features and other generic resources.
+
+    `request` is the job's request on as many nodes as Slurm may give the job.
+    """
     cpus, memory, features = request.cpus_on_node, request.mem_on_node or 0, job.option("constraint")
-    nodes_with_gpus = partition.kinds(request.gpus_on_node)
-    if job.profile.limits.select_type == "cons_tres":  # takes GPUs without a type from one type
+    kinds_with_gpus = partition.kinds(request.gpus_on_node)
+    if job.profile.limits.select_type == "cons_tres":  # which takes all GPUs without a type from one type
         untyped = untyped_gpus(request)
-        nodes_with_gpus = [node for node in nodes_with_gpus if untyped <= (most_of_a_type(node) or math.inf)]
-    yield nodes_with_gpus.__contains__, counted(request.gpu_count, "GPU")
-    yield (lambda node: cpus <= (node.cpus_per_node or cpus)), counted(cpus, "CPU")
+        kinds_with_gpus = [kind for kind in kinds_with_gpus if untyped <= (most_of_a_type(kind) or math.inf)]
+    yield _NodeDemand(kinds_with_gpus.__contains__, counted(request.gpu_count, "GPU"))
+    yield _NodeDemand(lambda kind: cpus <= (kind.cpus_per_node or cpus), counted(cpus, "CPU"))
 
-    def has_memory(node: NodeFacts) -> bool:
-        demand = _memory_demand(job, request, partition, node)
-        return demand <= (_memory_limit(job, partition, node) or UNLIMITED)
+    def has_memory(kind: NodeFacts) -> bool:
+        demand = _memory_demand(job, request, partition, kind)
+        return demand <= (_memory_limit(job, partition, kind) or UNLIMITED)
 
-    yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
+    yield _NodeDemand(has_memory, f"{Memory(memory)} of memory" * bool(memory))
     if features:
         from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
-        yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
+        def has_features(kind: NodeFacts) -> bool:
+            return kind.features is None or matches(features, kind.features)
+
+        yield _NodeDemand(has_features, f"features {features}")
     other_gres = [(name, count) for name, _, count in request.gres if name not in GPU_RESOURCES]
 
-    def has_other_gres(node: NodeFacts) -> bool:
-        return all(_gres_count(node, name, count) >= count for name, count in other_gres)
+    def has_other_gres(kind: NodeFacts) -> bool:
+        return all(_gres_count(kind, name, count) >= count for name, count in other_gres)
 
-    yield has_other_gres, " and ".join(f"{count} {name}" for name, count in other_gres)
+    yield _NodeDemand(has_other_gres, " and ".join(f"{count} {name}" for name, count in other_gres))
 
 
-def _gres_count(node: NodeFacts, name: str, unknown: int) -> int:
-    """Return a node's count of a generic resource; `unknown` if the profile lacks the count."""
-    return unknown if node.gres is None else node.gres.get(Text(name), 0)
+def _gres_count(kind: NodeFacts, name: str, default: int) -> int:
+    """Return the count of a generic resource on a kind of node; `default` if the profile lacks the count."""
+    return default if kind.gres is None else kind.gres.get(Text(name), 0)
 
 
 @RULES.add_fit("SB239", "error", "local disk or other resources that no node has")
-def _disk_within_node(job: Job) -> Iterator[Hit]:
+def _missing_disk_or_gres(job: Job) -> Iterator[Hit]:
     disk = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
         if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
@@ -260,8 +299,8 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             fix = f"set --tmp {size} or less" if size else "remove --tmp"
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
-            available = max((_gres_count(node, resource, count) for node in partition.kinds()), default=count)
-            # SB207 reports GPUs, and SB212 shards.
+            available = max((_gres_count(kind, resource, count) for kind in partition.kinds()), default=count)
+            # SB207 reports GPUs, and SB212 reports shards of nodes that have some.
             is_judged_elsewhere = resource == "gpu" or (available and resource == "shard")
             if count > available and not is_judged_elsewhere:
                 what = f"a node of partition '{name}' has {available or 'no'} {resource}, "
@@ -281,11 +320,8 @@ def _unknown_to_select_plugin(job: Job) -> Iterator[Hit]:
             yield Hit(option, what, fix)
 
 
-_CONS_TRES_OPTIONS = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gpu ntasks-per-gpu".split()  # noqa: SIM905
-
-
 def _hardware_text(shape: NodeShape) -> str:
-    """Return the hardware of a kind of node, in words."""
+    """Return the hardware of a kind of node in words, such as "8 nodes with 4 GPUs, 64 CPUs, 512G"."""
     types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
     facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
     facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []

@@ -1,6 +1,7 @@
-"""Rules that compare a job's GPUs and shards with its nodes.
+"""Rules that compare a job's GPUs with its nodes, and its shards of GPUs.
 
-No rule judges a fact that the profile lacks. Sources: sbatch(1), gres.conf(5), gres.html.
+A rule that needs a fact which the profile lacks reports nothing. Sources: sbatch(1), gres.conf(5),
+https://slurm.schedmd.com/gres.html.
 """
 
 from __future__ import annotations
@@ -20,73 +21,82 @@ RULES: Rules[Job] = Rules()
 
 _MIG_PAGE = "https://docs.nvidia.com/datacenter/tesla/mig-user-guide/"
 _GPU_TYPES_PAGE = "https://hpc.ncsu.edu/RunningJobs/Lifecycle.php"
+_GRES_PAGE = "https://slurm.schedmd.com/gres.html"
 
 
 @RULES.add_fit("SB207", "error", "more GPUs on a node than it has", source="gres.conf(5)")
-def _gpus_within_node(job: Job) -> Iterator[Hit]:
+def _too_many_gpus(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        resources, limit = job.resources.with_most_nodes(partition.nodes_max), partition.gpus_per_node
-        if limit is not None and resources.gpu_count > limit:
-            what, fix = f"partition '{name}' has no GPUs", "use a partition with GPUs, or ask for none"
-            if limit:
-                nodes = -(-resources.nodes * resources.gpu_count // limit)
-                per_node = " (--gres counts per node)" * (resources.gpu_option == "gres")
-                what = f"partition '{name}' has {counted(limit, 'GPU')} a node, but the job asks for "
-                what += f"{resources.gpu_count} a node{per_node}"
-                if resources.gpus and job.profile.limits.enforce_part_limits == "no":
-                    what += ": it waits for ever, if Slurm does not refuse it"
-                fix = f"set --gpus-per-node {limit} and --nodes {nodes}"
-                if job.takes_one_gpu:  # as SB013 demands
-                    fix = "ask for 1"
-            why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
-            yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+        request, limit = job.resources.with_most_nodes(partition.nodes_max), partition.gpus_per_node
+        if limit is not None and request.gpu_count > limit:
+            yield _too_many_gpus_of_any_type(job, request, name, limit)
             continue
-        largest_group = max((most_of_a_type(node) for node in partition.kinds()), default=0)
-        untyped = untyped_gpus(resources)
+        largest_group = max((most_of_a_type(kind) for kind in partition.kinds()), default=0)
+        untyped = untyped_gpus(request)
         if job.profile.limits.select_type == "cons_tres" and largest_group and untyped > largest_group:
             what = f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and "
             what += f"a job that names no type gets no more: Slurm refuses {untyped}"
             fix = f"set --gpus-per-node {largest_group}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
-            yield Hit(resources.gpu_option, what, fix, why_not=f"{largest_group} GPUs of one type a node")
+            yield Hit(request.gpu_option, what, fix, why_not=f"{largest_group} GPUs of one type a node")
             continue
-        counts = {str(kind): count for kind, count in partition.gpu_types.items()}
-        for kind, requested in resources.gpus_on_node:
-            if requested > counts.get(kind, requested):
-                what = f"a node of partition '{name}' has {counts[kind]} GPUs of type '{kind}', but the job "
-                what += f"asks for {requested}"
-                why_not = f"{counts[kind]} GPUs of type {kind} a node"
-                fix = f"ask for at most {kind}:{counts[kind]}"
-                yield Hit(resources.gpu_option, what, fix, why_not=why_not)
+        available = {str(gpu_type): count for gpu_type, count in partition.gpu_types.items()}
+        for gpu_type, count in request.gpus_on_node:
+            if count > available.get(gpu_type, count):
+                what = f"a node of partition '{name}' has {available[gpu_type]} GPUs of type '{gpu_type}', "
+                what += f"but the job asks for {count}"
+                why_not = f"{available[gpu_type]} GPUs of type {gpu_type} a node"
+                fix = f"ask for at most {gpu_type}:{available[gpu_type]}"
+                yield Hit(request.gpu_option, what, fix, why_not=why_not)
+
+
+def _too_many_gpus_of_any_type(job: Job, request: ResourceRequest, partition: str, limit: int) -> Hit:
+    """Return the hit for a job with more GPUs on a node than the partition's nodes have, which is `limit`."""
+    if not limit:
+        what, fix = f"partition '{partition}' has no GPUs", "use a partition with GPUs, or ask for none"
+        return Hit(request.gpu_option, what, fix, why_not="no GPUs")
+    why_not = f"{counted(limit, 'GPU')} a node"
+    what = f"partition '{partition}' has {why_not}, but the job asks for {request.gpu_count} a node"
+    what += " (--gres counts per node)" * (request.gpu_option == "gres")
+    if request.gpus and job.profile.limits.enforce_part_limits == "no":
+        what += ": it waits for ever, if Slurm does not refuse it"
+    nodes_needed = -(-request.nodes * request.gpu_count // limit)
+    fix = f"set --gpus-per-node {limit} and --nodes {nodes_needed}"
+    if job.takes_one_gpu:  # SB013 refuses more
+        fix = "ask for 1"
+    return Hit(request.gpu_option, what, fix, why_not=why_not)
 
 
 @RULES.add("SB242", "error", "GPUs that Slurm may split unevenly", source="sbatch(1)")
-def _even_gpus(job: Job) -> Iterator[Hit]:
+def _uneven_gpus(job: Job) -> Iterator[Hit]:
     resources, nodes = job.resources, job.resources.nodes
     partitions = [*job.partitions.values()] or [NO_PARTITION]
     gpus = resources.gpus or ()
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240 reports --gpus
     if not any(
-        resources.splits_gpus(facts.gpus_by_kind(gpus), whole_nodes=facts.exclusive) for facts in partitions
+        resources.splits_gpus(partition.gpus_by_kind(gpus), whole_nodes=partition.exclusive)
+        for partition in partitions
     ):
         return
     total = resources.gpus_in_all
-    largest_node = max((count for facts in partitions for count in facts.gpus_by_kind(gpus)), default=total)
-    shares = split_among_nodes(total, nodes, largest_node)
+    gpu_counts = [count for partition in partitions for count in partition.gpus_by_kind(gpus)]
+    most_on_node = max(gpu_counts, default=total)
+    shares = split_among_nodes(total, nodes, most_on_node)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
     what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
     what += f"the {nodes} nodes {example}"
-    prefix = f"{gpus[0][0]}:" if len(gpus) == 1 and gpus[0][0] else ""  # the type, such as a100:
+    only_type = gpus[0][0] if len(gpus) == 1 else ""
+    prefix = f"{only_type}:" if only_type else ""  # such as a100:
     fix = f"--gpus-per-node={prefix}{max(total // nodes, 1)} instead of --gpus"
     if total % nodes:
         what += f", and {total} can't be split evenly"
         fix = f"--gpus-per-node={prefix}N instead of --gpus, with as many on each node"
     if not job.is_script:
-        yield Hit("gpus", what, "--nodes 1, or " * (total <= largest_node) + fix)
+        yield Hit("gpus", what, "--nodes 1, or " * (total <= most_on_node) + fix)
     elif (processes := _processes_on_node(job)) is not None:
-        are_too_few = processes * nodes > total
+        are_gpus_too_few = processes * nodes > total
         what += f"; {counted(processes, 'process')} on each node want as many" if processes > 1 else ""
-        yield Hit("gpus", what, fix, None if are_too_few else "warning")
+        yield Hit("gpus", what, fix, None if are_gpus_too_few else "warning")
 
 
 def _processes_on_node(job: Job) -> int | None:
@@ -103,74 +113,79 @@ def _processes_on_node(job: Job) -> int | None:
 
 
 def untyped_gpus(resources: ResourceRequest) -> int:
-    """Return how many untyped GPUs a node must supply from one type; 0 for --gpus, which may mix types."""
-    per_node = resources.gpu_option in ("gres", "gpus-per-node")
-    return sum(count for kind, count in resources.gpus_on_node if not kind) if per_node else 0
+    """Return how many GPUs without a type a node must have of one type.
+
+    The result is 0 for other options than --gres and --gpus-per-node, as Slurm may then mix types.
+    """
+    takes_one_type = resources.gpu_option in ("gres", "gpus-per-node")
+    return sum(count for gpu_type, count in resources.gpus_on_node if not gpu_type) if takes_one_type else 0
 
 
-def most_of_a_type(node: NodeFacts) -> int:
-    """Return the largest number of GPUs of one type on a node."""
-    return max(node.gpu_types.values(), default=node.gpus_per_node or 0)
+def most_of_a_type(kind: NodeFacts) -> int:
+    """Return the largest number of GPUs of one type on a kind of node; 0 if the number is unknown."""
+    return max(kind.gpu_types.values(), default=kind.gpus_per_node or 0)
 
 
 @RULES.add("SB241", "warning", "several slices of a GPU", source=_MIG_PAGE)
 def _several_slices(job: Job) -> Iterator[Hit]:
-    slices = [(kind, count) for kind, count in job.resources.gpus_on_node if is_slice(kind) and count > 1]
-    for kind, count in slices:
-        what = f"{count} GPUs of type '{kind}' are slices (MIG): a process sees one, and NCCL uses no others"
-        model = re.sub(r"_?\d+g\.\d+gb.*", "", kind)  # nvidia_a100 of nvidia_a100_3g.39gb
-        yield Hit(job.resources.gpu_option, what, f"ask for 1, or for whole GPUs: {f'{model}:1'.lstrip(':')}")
+    for gpu_type, count in job.resources.gpus_on_node:
+        if is_slice(gpu_type) and count > 1:
+            what = f"{count} GPUs of type '{gpu_type}' are slices (MIG): "
+            what += "a process sees one, and NCCL uses no others"
+            model = re.sub(r"_?\d+g\.\d+gb.*", "", gpu_type)  # nvidia_a100_3g.39gb -> nvidia_a100
+            fix = f"ask for 1, or for whole GPUs: {f'{model}:1' if model else '1'}"
+            yield Hit(job.resources.gpu_option, what, fix)
 
 
 @RULES.add_fit("SB208", "error", "a type of GPU that the partition does not have", source="gres.conf(5)")
-def _gpu_type_known(job: Job) -> Iterator[Hit]:
+def _unknown_gpu_type(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         types = _gpu_types(partition)
         if not partition.gpus_typed and job.resources.gpu_types:
             what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
             fix = "ask for GPUs without a type"
             yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
-        for kind, option in job.resources.gpu_types.items() if types else ():
-            if kind not in types and not _is_type_ignored(option, job):
-                what = f"partition '{name}' has GPUs of type '{', '.join(types)}', not '{kind}'"
+        for gpu_type, option in job.resources.gpu_types.items() if types else ():
+            if gpu_type not in types and not _is_type_ignored(option, job):
+                what = f"partition '{name}' has GPUs of type '{', '.join(types)}', not '{gpu_type}'"
                 why_not = f"GPUs of type {', '.join(types)}"
                 yield Hit(option, what, f"ask for {' or '.join(types)}", why_not=why_not)
 
 
 def _is_type_ignored(option: str, job: Job) -> bool:
-    """Return whether Slurm ignores the type in an option: since 23.02, in --gpus-per-task=TYPE."""
+    """Return whether Slurm ignores the type in an option: since 23.02, in --gpus-per-task=TYPE without :N."""
     value = job.resources.options.get(option, "")
     return option == "gpus-per-task" and job.slurm >= "23.02" and not has_count(value)
 
 
 @RULES.add("SB209", "warning", "no type of GPU is asked for, where there are several", source=_GPU_TYPES_PAGE)
-def _gpu_type_given(job: Job) -> Iterator[Hit]:
-    has_untyped = any(not kind for kind, _ in job.resources.gpus_on_node)
-    for name, partition in job.partitions.items() if has_untyped else ():
+def _missing_gpu_type(job: Job) -> Iterator[Hit]:
+    has_untyped_gpus = any(not gpu_type for gpu_type, _ in job.resources.gpus_on_node)
+    count = max(1, job.resources.gpu_count)
+    for name, partition in job.partitions.items() if has_untyped_gpus else ():
         types = _gpu_types(partition, job.resources.gpus_on_node)
         if len(types) > 1:
             what = f"partition '{name}' has GPUs of types {', '.join(types)}: "
             is_required = partition.gpu_type_required
             what += "a request must name one" if is_required else "the job gets whichever is free"
-            count = max(1, job.resources.gpu_count)
-            fitting = [kind for kind in types if partition.kinds([(kind, count)])]
+            fitting = [gpu_type for gpu_type in types if partition.kinds([(gpu_type, count)])]
             fix = f"name one, as {fitting[0]}:{count}" if fitting else "name one"
             yield Hit(job.resources.gpu_option, what, fix, "error" if is_required else None)
         elif partition.gpu_type_required:
             what = f"a request for GPUs of partition '{name}' must name their type"
-            fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
-            yield Hit(job.resources.gpu_option, what, fix, "error")
+            yield Hit(job.resources.gpu_option, what, f"ask for {partition.only_type()}:{count}", "error")
 
 
 @RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
-def _gres_known(job: Job) -> Iterator[Hit]:
+def _unknown_gres(job: Job) -> Iterator[Hit]:
     known = job.profile.gres_types
-    requests = [("gres", name) for name, _, _ in job.resources.gres]  # option, resource
-    items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
-    requests += [("tres-per-task", name) for name, _, _ in gres_amounts(items, slurm=job.slurm)]
     if known is None:
         return
-    for option, name in requests:
+    names = [("gres", name) for name, _, _ in job.resources.gres]  # each with its option
+    # The items of --tres-per-task such as gres/gpu:1.
+    items = ",".join(item for item in job.option("tres-per-task").split(",") if item.startswith("gres"))
+    names += [("tres-per-task", name) for name, _, _ in gres_amounts(items, slurm=job.slurm)]
+    for option, name in names:
         if name not in known:
             what = f"cluster '{job.profile.name}' has no generic resource '{name}'"
             yield Hit(option, what, did_you_mean(name, known))
@@ -180,40 +195,43 @@ def _gres_known(job: Job) -> Iterator[Hit]:
         yield Hit(gpu_option, what, "use --gpu-request none: a node's GPUs come with the node")
 
 
-@RULES.add_fit("SB212", "error", "more shards than one GPU has", source="https://slurm.schedmd.com/gres.html")
-def _shards_within_gpu(job: Job) -> Iterator[Hit]:
+@RULES.add_fit("SB212", "error", "more shards than one GPU has", source=_GRES_PAGE)
+def _too_many_shards(job: Job) -> Iterator[Hit]:
+    if job.profile.limits.several_gpus_per_sharing_job:
+        return
     for partition in job.partitions.values():
         limit = partition.shards_per_gpu
-        if limit and job.resources.shards > limit and not job.profile.limits.several_gpus_per_sharing_job:
+        if limit and job.resources.shards > limit:
             what = f"{job.resources.shards} shards must lie on one GPU, which has {limit}: "
             what += "Slurm refuses the job" if job.slurm >= "23.11" else "the job would wait for ever"
             fix = f"ask for at most {limit}, or for whole GPUs"
             yield Hit("gres", what, fix, why_not=f"{limit} shards a GPU")
 
 
-@RULES.add(
-    "SB213", "warning", "several processes that share one GPU", source="https://slurm.schedmd.com/gres.html"
-)
-def _one_process_per_gpu(job: Job) -> Iterator[Hit]:
+@RULES.add("SB213", "warning", "several processes that share one GPU", source=_GRES_PAGE)
+def _processes_on_one_gpu(job: Job) -> Iterator[Hit]:
     resources = job.resources
     processes = resources.processes_per_node or resources.tasks_per_node
     if resources.shards and (processes > 1 or job.has_replicas):
         what = "all shards of a job are on one GPU, but each process or replica needs its own (NCCL: "
         what += "duplicate GPU)"
         fix = "use one process per node, or whole GPUs"
-        # The author of a script may mean CPUs by --ntasks.
+        # By --ntasks the author of a script may mean CPUs of one process.
         yield Hit("gres", what, fix, None if job.is_script else "error", pedantic=job.is_script)
 
 
-@RULES.add("SB214", "info", "shards do not limit GPU memory", source="https://slurm.schedmd.com/gres.html")
-def _shards_share_memory(job: Job) -> Iterator[Hit]:
+@RULES.add("SB214", "info", "shards do not limit GPU memory", source=_GRES_PAGE)
+def _unlimited_gpu_memory(job: Job) -> Iterator[Hit]:
     if job.resources.shards:
         what = "shards do not limit GPU memory: another job can use it up"
         yield Hit("gres", what, "limit it in the trainer: torch.cuda.set_per_process_memory_fraction")
 
 
 def _gpu_types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
-    """Return the types of GPUs on the nodes of a partition that have at least these GPUs."""
-    named = (partition.gpu_type,) if partition.gpu_type else ()
-    node_types = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
-    return tuple(dict.fromkeys((*named, *node_types)))
+    """Return the types of GPUs on the nodes of a partition that have at least these GPUs.
+
+    The type for jobs that name none comes first.
+    """
+    default_types = (partition.gpu_type,) if partition.gpu_type else ()
+    node_types = [gpu_type for kind in partition.kinds(gpus) for gpu_type in kind.gpu_types]
+    return tuple(dict.fromkeys((*default_types, *node_types)))
