@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sbatchgen.base.errors import nearest
 from sbatchgen.base.finding import Edit, Place
 from sbatchgen.check.executables.program import SHELLS
-from sbatchgen.check.rules.directive_options import unknown_options, uses
+from sbatchgen.check.rules.directive_options import accepted_options, unknown_options
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.header import FOREIGN_KINDS, READ_KINDS, Directive, Kind
 from sbatchgen.check.script.script import JobScript
@@ -219,7 +219,7 @@ def _is_slip(script: JobScript, line: Directive) -> bool:
     option = re.search(r"-{1,2}([A-Za-z][\w-]*)", line.text)
     if match is None or option is None:
         return False
-    given_names = {name for use in uses(script) for name in (use.spec.short, use.spec.name)}
+    given_names = {name for use in accepted_options(script) for name in (use.spec.short, use.spec.name)}
     words = line.text[match.end() :].split("#")[0].split()
     # The line may show a call of the script, such as #sbatch -N 2 job.sh.
     is_call = len(words) > 2 and not words[-1].startswith("-") and "=" not in words[-1]

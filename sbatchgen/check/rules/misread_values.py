@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.check.rules.directive_options import broken_values, option_refusal, uses
+from sbatchgen.check.rules.directive_options import accepted_options, broken_values, option_refusal
 from sbatchgen.check.rules.option_values import BAD_VALUE
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.rivals import hint_rivals
@@ -23,7 +23,7 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
     if script.sbatch.refusal is None:
         return
     broken = [option for option, _ in broken_values(script)]  # reported by SB112
-    for use in uses(script):
+    for use in accepted_options(script):
         is_ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
         refusal = None if is_ignored else option_refusal(script, use)
         has_short_equals = re.match(r"-\w=", use.word.text)  # SB111
@@ -39,7 +39,7 @@ def _bad_value(script: JobScript) -> Iterator[Hit]:
     words=("mail",),
 )
 def _unsent_mail(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script):
+    for use in accepted_options(script):
         events = [event.strip() for event in (use.value or "").split(",")]
         unknown = [event for event in events if event and event.upper() not in MAIL_EVENTS]
         if use.name == "mail-type" and unknown and len(unknown) < len(events):
