@@ -1,4 +1,4 @@
-"""Rules about containers: images, mounts, GPUs, and the programs inside.
+"""Rules about the containers that a script starts with Apptainer or with pyxis, the plugin of srun.
 
 Sources: README and args.c of pyxis (0.24); Apptainer's user documentation (1.3), pages "Bind Paths and
 Mounts", "Environment and Metadata", "GPU Support" and "Build Environment".
@@ -23,23 +23,43 @@ from sbatchgen.check.script.script_containers import IMAGE_FILE, REGISTRY_SCHEME
 RULES: Rules[JobScript] = Rules()
 
 GPU_FLAGS = frozenset(("nv", "rocm", "nvccli", "intel-hpu"))  # flags of Apptainer that let GPUs in
+# Variables with which Apptainer lets GPUs in, as with the flags.
 GPU_VARIABLES = frozenset(("APPTAINER_NV", "APPTAINER_ROCM", "SINGULARITY_NV", "SINGULARITY_ROCM"))
-_DRIVER_MOUNT = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")  # such as -B /lib/nvidia:/nv
+# The mount of a driver, such as libcuda.so.1 or -B /lib/nvidia:/nv.
+_DRIVER_MOUNT = re.compile(r"\blibcuda\.so|[ =,:]/\S*(?:cuda|nvidia)\S*:/")
 # Words of scripts for AMD's GPUs, such as ROCR_VISIBLE_DEVICES and MI250X.
-_AMD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
+_AMD_WORD = re.compile(r"\b(?:rocm|ROCR_|HIP_|MIOPEN|HSA_|MI[123]\d\dX?\b|lumi)", re.IGNORECASE)
 # A driver that the script mounts itself, or a GPU flag in a variable: --bind /opt/cuda, FLAGS="--nv".
 _MANUAL_SETUP = re.compile(
     r"(?:--bind[ =]|-B[ =]?|_BIND(?:PATH)?=)\S*(?:nvidia|cuda|driver)|=[\"']?--(?:nv|nvccli|rocm)\b",
     re.IGNORECASE,
 )
+# A command that makes or copies an image, such as apptainer pull or rsync; the script may make this image.
+_IMAGE_MAKER = re.compile(
+    r"\b(?:apptainer|singularity|enroot)\b.* (?:pull|build|import)\b|\b(?:cp|rsync|sbcast|wget|curl) "
+    r"|container-save"
+)
 _EXPANSION = re.compile(r"\$\{[^{}]*\}")  # such as ${DATA:-/data}
+_HOME_FILE = r"[\"']?(?:~|\$\{?HOME\}?)/([\w./-]+)"  # such as ~/head_ip and ${HOME}/head_ip
+_HOME_WRITE = re.compile(rf">\s*{_HOME_FILE}")  # such as > ~/head_ip
+_HOME_READ = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME_FILE}")  # such as [ -f ~/head_ip ] and cat ~/head_ip
+_SLURM_PROGRAMS = programs("slurm")  # sbatch, srun and the other commands of Slurm
+# An option of a workflow program that submits jobs itself, such as snakemake --executor slurm.
+_SLURM_EXECUTOR = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
+# Signs that the container has Slurm: the script mounts Slurm's files, or looks for its commands.
+_SLURM_SIGNS = re.compile(
+    r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
+)
+# Programs that images bring, such as python. People who start one beside a container mean the image's copy.
+_IMAGE_PROGRAMS = programs("image-run")
 
 
 @RULES.add("SB504", "warning", "a container without access to the GPUs", words=CONTAINER_WORDS)
-def _sees_gpus(script: JobScript) -> Iterator[Hit]:
+def _hidden_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not (resources.gpu_count or resources.shards):
         return
+    # Containers of pyxis see the job's GPUs without a flag.
     containers = [container for container in script.containers if not container.pyxis]
     for container in containers:
         for word in container.command.words if container.command else ():
@@ -47,22 +67,23 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
                 what = f"Apptainer refuses {word.text}: one dash is for options of a letter"
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")
                 return
-    variables = script.assigned | {name for name, _ in script.site_env}
+    set_variables = script.assigned | {name for name, _ in script.site_env}
     has_gpu_flag = any(GPU_FLAGS & container.options.keys() for container in containers)
-    if has_gpu_flag or not containers or GPU_VARIABLES & variables:
+    if has_gpu_flag or not containers or GPU_VARIABLES & set_variables:
         return
-    if _AMD.search(script.text):
+    if _AMD_WORD.search(script.text):
         return  # containers see the devices of AMD's GPUs in /dev without a flag
     if _MANUAL_SETUP.search(script.text) or _DRIVER_MOUNT.search(script.text):
         return
     for container in containers:
-        if container.trains and not container.image.startswith("instance:"):  # an instance has its own flags
+        is_instance = container.image.startswith("instance:")  # which was started with its own flags
+        if container.trains and not is_instance:
             what = "the job asks for GPUs, but the container starts without --nv or --rocm and sees none"
             yield Hit(container.at, what, "apptainer exec --nv IMAGE; for AMD GPUs --rocm")
 
 
 @RULES.add("SB505", "warning", "an image that the nodes can't find", words=CONTAINER_WORDS)
-def _image_is_there(script: JobScript) -> Iterator[Hit]:
+def _missing_image(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         image = container.image
         if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
@@ -70,19 +91,14 @@ def _image_is_there(script: JobScript) -> Iterator[Hit]:
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
             continue
-        if not script.makes_log_folders or not image.startswith("/") or "$" in image:
-            continue  # a script that is only checked may be for another machine
+        # A script that is checked, and not submitted, may be for another machine.
+        is_submitted_here = script.makes_log_folders
+        if not is_submitted_here or not image.startswith("/") or "$" in image:
+            continue
         is_missing = os.path.isdir(Path(image).parent) and not os.path.exists(image)  # noqa: PTH110, PTH112
-        if is_missing and not _MAKES_IMAGE.search(script.text):
+        if is_missing and not _IMAGE_MAKER.search(script.text):
             what = f"image '{image}' does not exist here"
             yield Hit(container.at, what, "prepare it (sbatchgen image), or fix the path")
-
-
-# A command that makes or copies an image, such as apptainer pull or rsync; the script may make this image.
-_MAKES_IMAGE = re.compile(
-    r"\b(?:apptainer|singularity|enroot)\b.* (?:pull|build|import)\b|\b(?:cp|rsync|sbcast|wget|curl) "
-    r"|container-save"
-)
 
 
 @RULES.add(
@@ -119,7 +135,7 @@ def _repeated_pulls(script: JobScript) -> Iterator[Hit]:
     words=("container",),
     report="https://github.com/skypilot-org/skypilot/pull/9181",
 )
-def _meets_at_home(script: JobScript) -> Iterator[Hit]:
+def _meeting_place_at_home(script: JobScript) -> Iterator[Hit]:
     """Find a file in ~ that a node writes and other nodes wait for, if each node has its own home."""
     for launch in script.steps:
         step = launch.step
@@ -128,9 +144,9 @@ def _meets_at_home(script: JobScript) -> Iterator[Hit]:
         if {"container-mount-home", "container-mounts"} & step.options.keys():
             continue
         for _, body in launch.strings:
-            written = {match[1] for match in _WRITES_HOME.finditer(body.source.text)}
-            read = {match[1] for match in _READS_HOME.finditer(body.source.text)}
-            if shared_files := written & read:
+            written_files = {match[1] for match in _HOME_WRITE.finditer(body.source.text)}
+            read_files = {match[1] for match in _HOME_READ.finditer(body.source.text)}
+            if shared_files := written_files & read_files:
                 what = f"~/{min(shared_files)} is in the container's home, which each node has for itself: "
                 what += "what one node writes there, the others never see"
                 fix = "a mounted folder that all nodes share: --container-mounts=$PWD"
@@ -139,20 +155,17 @@ def _meets_at_home(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-_HOME_FILE = r"[\"']?(?:~|\$\{?HOME\}?)/([\w./-]+)"
-_WRITES_HOME = re.compile(rf">\s*{_HOME_FILE}")  # such as > ~/head_ip
-_READS_HOME = re.compile(rf"(?:-[efs]|cat|<)\s+{_HOME_FILE}")  # such as [ -f ~/head_ip ] and cat ~/head_ip
-
-
 @RULES.add("SB507", "info", "an image without a version tag", words=CONTAINER_WORDS)
 def _image_without_version(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         if not container.is_pulled or "@sha256:" in container.image:
             continue
-        last_part = re.split(r"[/#]", REGISTRY_SCHEME.sub("", container.image))[-1]
-        name, colon, tag = last_part.partition(":")
+        # The image's own name and tag: pytorch:24.04 of docker://nvcr.io/nvidia/pytorch:24.04.
+        *_, name_and_tag = re.split(r"[/#]", REGISTRY_SCHEME.sub("", container.image))
+        name, colon, tag = name_and_tag.partition(":")
         is_registry = "." in name and "/" not in container.image  # SB146 reports a registry without an image
-        if "$" in name or is_registry or (colon and tag != "latest"):
+        has_version = colon and tag != "latest"
+        if "$" in name or is_registry or has_version:
             continue
         what = f"'{container.image}' names no version: a restart may get a newer image from the registry"
         yield Hit(container.at, what, f"name a version: {name}:24.04")
@@ -161,29 +174,34 @@ def _image_without_version(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB508", "error", "a malformed mount", words=CONTAINER_WORDS)
 def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
-        name = "container-mounts" if container.pyxis else "bind"
+        mount_option = "container-mounts" if container.pyxis else "bind"
         for option, value, _ in container.uses:
             # bash splits the value later if a variable holds several options: BINDS="-B /a:/x -B /b:/y".
-            if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
+            if option != mount_option or any(mark in value for mark in ("$(", "`", "<", " -")):
                 continue
-            before, plain = "", value
-            # The colon in ${DATA:-/data} does not divide the mount. A second turn is for ${A:-${B}}.
-            while before != plain:
-                before, plain = plain, _EXPANSION.sub("$X", plain)
-            at = container.options[name][1]
+            _, at = container.options[option]
             starts_with_empty_variable = "$" in script.lines[at.line - 1] and value.startswith(":")
-            for item in plain.split(",") if not starts_with_empty_variable else ():
-                if why := _pyxis_refusal(item) if container.pyxis else _apptainer_refusal(item):
+            mounts = _without_expansions(value).split(",") if not starts_with_empty_variable else ()
+            for mount in mounts:
+                if reason := _pyxis_refusal(mount) if container.pyxis else _apptainer_refusal(mount):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
-                    yield Hit(at, f"'{item}' in --{name}: {why}", fix)
+                    yield Hit(at, f"'{mount}' in --{option}: {reason}", fix)
 
 
-def _pyxis_refusal(item: str) -> str:
+def _without_expansions(text: str) -> str:
+    """Return a text with $X in place of expansions such as ${DATA:-/data}, whose colon divides no mount."""
+    previous = ""
+    while previous != text:  # a second turn is for ${A:-${B}}
+        previous, text = text, _EXPANSION.sub("$X", text)
+    return text
+
+
+def _pyxis_refusal(mount: str) -> str:
     """Return the reason why pyxis refuses a mount; "" if pyxis takes the mount.
 
     Source: args.c, add_mount and parse_mount_option.
     """
-    source, *rest = item.split(":", 2)
+    source, *rest = mount.split(":", 2)  # SRC, SRC:DST or SRC:DST:FLAGS
     if not source or (rest and not rest[0]):
         return "pyxis finds an empty path"
     if source[0] not in "./$~" and source not in ("tmpfs", "umount"):
@@ -196,9 +214,9 @@ def _pyxis_refusal(item: str) -> str:
     return ""
 
 
-def _apptainer_refusal(item: str) -> str:
-    """Return the reason why Apptainer refuses a bind path; "" if Apptainer takes the path."""
-    source, *rest = item.split(":")
+def _apptainer_refusal(mount: str) -> str:
+    """Return the reason why Apptainer refuses a mount; "" if Apptainer takes the mount."""
+    source, *rest = mount.split(":")  # SRC, SRC:DST or SRC:DST:FLAGS
     if rest and not source:
         return "an empty source"
     if len(rest) > 1 and rest[1].startswith("/"):
@@ -210,15 +228,15 @@ def _apptainer_refusal(item: str) -> str:
 def _home_packages(script: JobScript) -> Iterator[Hit]:
     options_without_home = {"no-home", "contain", "containall"}
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
-        requests_home = "container-mount-home" in container.options
         has_home_by_default = not container.pyxis and not options_without_home & container.options.keys()
+        home_option = container.options.get("container-mount-home")
         python_options = (tool.options.keys() for tool in container.inside if tool.name == "python")
         ignores_home = any({"s", "I", "Is", "sI"} & options for options in python_options)  # python -s
-        if not container.trains or not (requests_home or has_home_by_default) or ignores_home:
+        if not container.trains or not (home_option or has_home_by_default) or ignores_home:
             continue
-        place = container.options["container-mount-home"][1] if requests_home else container.at
+        _, at = home_option or ("", container.at)
         what = "the home folder is mounted: packages in ~/.local override those of the image"
-        yield Hit(place, what, "export PYTHONNOUSERSITE=1")
+        yield Hit(at, what, "export PYTHONNOUSERSITE=1")
 
 
 @RULES.add(
@@ -230,18 +248,18 @@ def _home_packages(script: JobScript) -> Iterator[Hit]:
 )
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Find commands of Slurm that a shell in a container runs, as few images have Slurm and munge's key."""
-    contained = [launch for launch in script.launches if launch.container or _has_image(launch)]
-    for launch in () if contained and _SLURM_SIGNS.search(script.text) else contained:
+    launches = [launch for launch in script.launches if launch.container or _has_image(launch)]
+    for launch in () if launches and _SLURM_SIGNS.search(script.text) else launches:
         for shell, tool in pairwise(launch.tools):
-            option = shell.option("command") if shell.name in SHELLS else None
+            option = shell.option("command") if shell.name in SHELLS else None  # the -c of bash -c STRING
             string = option.value_word if option else None
             if not string or tool.body.source.fixed or string.source is not script.body.source:
                 continue  # the value of a variable, whose $( ) ran in the script
             trap_commands = [command for _, trap in tool.body.traps for command in trap.commands]
             is_single_quoted = string.text.startswith("'")  # $( ) in double quotes runs in the script
             for command in (*tool.body.commands, *trap_commands):
-                runs_inside = is_single_quoted or not command.context.substitution
-                if command.name in _SLURM_PROGRAMS and runs_inside:
+                runs_in_container = is_single_quoted or not command.context.substitution
+                if command.name in _SLURM_PROGRAMS and runs_in_container:
                     what = f"{command.name} runs inside the container, and few images have Slurm"
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"
                     yield Hit(script.at_word(launch.command), what, fix)
@@ -259,15 +277,6 @@ def _has_image(launch: Launch) -> bool:
     return launch.step is not None and "container-image" in launch.step.options
 
 
-# An option of a workflow program that submits jobs itself, such as snakemake --executor slurm.
-_SLURM_EXECUTOR = re.compile(r"--(?:batch-?[sS]ystem|executor)[= ]slurm\b")
-_SLURM_PROGRAMS = programs("slurm")
-# Signs that the container has Slurm: the script mounts Slurm's files, or looks for its commands.
-_SLURM_SIGNS = re.compile(
-    r"(?i)munge|/slurm\b|slurm\.conf|bin/(?:scontrol|squeue|srun|sbatch)|--environment|which"
-)
-
-
 @RULES.add(
     "SB522",
     "warning",
@@ -279,19 +288,17 @@ _SLURM_SIGNS = re.compile(
 def _command_outside(script: JobScript) -> Iterator[Hit]:
     """Find a command after ; or &&, such as B in srun --container-image=X A; B."""
     text, commands = script.body.source.text, script.body.commands
-    starters = {id(container.command) for container in script.containers}
+    starter_ids = {id(container.command) for container in script.containers}
     for first, second in pairwise(commands):
-        if id(first) not in starters or first.line != second.line or first.source is not script.body.source:
+        is_in_script = first.source is script.body.source  # not in a string, which has offsets of its own
+        if id(first) not in starter_ids or first.line != second.line or not is_in_script:
             continue
-        between = text[first.end : second.at]
-        if between.strip() in (";", "&&") and second.name in _IMAGE_PROGRAMS:
-            what = f"bash ends the step at {between.strip()}: {second.name} runs outside of the container"
-            fix = f"srun --container-image=IMAGE bash -c '... {between.strip()} {second.name} ...'"
+        operator = text[first.end : second.at].strip()
+        if operator in (";", "&&") and second.name in _IMAGE_PROGRAMS:
+            what = f"bash ends the step at {operator}: {second.name} runs outside of the container"
+            fix = f"srun --container-image=IMAGE bash -c '... {operator} {second.name} ...'"
             yield Hit(script.at_command(second), what, fix)
             return
-
-
-_IMAGE_PROGRAMS = programs("image-run")  # python and others of which people mean the image's copy
 
 
 @RULES.add("SB515", "info", "a named container that later jobs reuse", words=("container",))
@@ -305,7 +312,7 @@ def _named_containers(script: JobScript) -> Iterator[Hit]:
 
 
 @RULES.add("SB519", "warning", "a script that runs in the container of its steps")
-def _script_inside(script: JobScript) -> Iterator[Hit]:
+def _script_in_container(script: JobScript) -> Iterator[Hit]:
     option = script.options.get("environment")
     if option and script.named("srun", "scontrol"):
         fix = f"srun --environment={option.value} PROGRAM, and no directive"
