@@ -1,12 +1,12 @@
-"""Rules about commands that end programs: pkill, killall and kill, also in traps. SB624 to SB626.
+"""Rules about commands that end more than their author wants: pkill, killall, and kill in traps.
 
-Sources: pgrep(1), killall(1); TERM to srun on Slurm 22.05 and 26.05, docs/design/slurm.md.
+Sources: pgrep(1), killall(1), bash(1); docs/design/slurm.md for the effect of TERM on srun.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import visible
@@ -20,14 +20,15 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# Options that choose some of the processes with a matching name, such as -P 1 of pkill.
-_CHOICE_OPTION = re.compile(
+# Options that leave only some of the processes whose names match, such as -P 1 of pkill.
+_FILTER_OPTION = re.compile(
     r"-[a-z]*[PgGstFnoOUxAr]|-0$"
     r"|--(?:parent|p?group|session|pidfile|ns|nslist|cgroup|older|newest|oldest|exact|ignore-ancestors|terminal"
     r"|uid|runstates)\b"
 )
 _SIGNAL_OPTION = re.compile(r"-(?:SIG)?(?:[A-Z][A-Z0-9]+|\d+)")  # such as -SIGTERM, -USR1 and -9
 _VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")  # the word after such an option is not a pattern
+_BLOCKING_PROGRAMS = programs("blocks")  # a trap waits for them or ends with them, such as sleep and exit
 
 
 @RULES.add(
@@ -48,12 +49,16 @@ def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
         if pattern and command.source is script.body.source:
             what = f"{command.name} also ends {visible(pattern)[:40]} of your other jobs on the node"
             fix = f"kill $! of what the script starts, or pkill -P $$ {pattern}"
-            severity: Severity | None = "info" if script.resources.gpu_count > 1 else None
+            may_have_node_alone = script.resources.gpu_count > 1
+            severity: Severity | None = "info" if may_have_node_alone else None
             yield Hit(script.at_command(command), what, fix, severity)
 
 
 def _ends_itself(script: JobScript) -> Iterator[Hit]:
-    """Find a pkill -f that ends its own shell and srun, whose command lines hold the text of bash -c."""
+    """Find a pkill -f in the string of bash -c that ends its own shell and srun.
+
+    The command lines of both hold the string, and so the pattern.
+    """
     for launch in script.steps:
         for shell, body in launch.strings:
             for command in body.commands if shell.option("command") else ():
@@ -74,21 +79,21 @@ def _matches_command_lines(command: Command) -> bool:
 
 
 def _pattern(command: Command) -> str:
-    """Return the pattern of a pkill or killall.
+    """Return the pattern of a pkill or killall, such as train.py of pkill -f train.py.
 
-    The result is "" if the pattern is unknown, or if other options also choose the processes.
+    The result is "" if the text does not show the pattern, or if options leave only some of the processes.
     """
     if command.name not in ("pkill", "killall"):
         return ""
     words = [word.value for word in command.words[1:]]
     pattern = ""
-    for before, word in zip(("", *words), words, strict=False):
+    for previous, word in zip(("", *words), words, strict=False):
         if word is None:
             return ""
         is_signal = word != "-0" and _SIGNAL_OPTION.fullmatch(word)  # -0 ends no process
-        if _CHOICE_OPTION.match(word) and not is_signal:
+        if _FILTER_OPTION.match(word) and not is_signal:
             return ""
-        if before not in _VALUE_OPTIONS and not word.startswith("-"):
+        if previous not in _VALUE_OPTIONS and not word.startswith("-"):
             pattern = word
     return pattern
 
@@ -98,18 +103,20 @@ def _matches(pattern: str, text: str) -> bool:
 
     The parts between .* are searched one after the other, as a pattern with many .* may take very long.
     """
-    if not re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern):
-        return False
-    for alternative in pattern.split("|"):
-        at = 0
-        for part in alternative.split(".*"):
-            match = re.compile(part).search(text, at)
-            if match is None:
-                break
-            at = match.end()
-        else:
-            return True
-    return False
+    is_plain = re.fullmatch(r"(?:[\w /:=@%,.|-]|\.\*|\[\w\])+", pattern) is not None
+    alternatives = pattern.split("|") if is_plain else ()
+    return any(_matches_parts(alternative.split(".*"), text) for alternative in alternatives)
+
+
+def _matches_parts(parts: Sequence[str], text: str) -> bool:
+    """Return whether a text holds matches of these patterns one after the other."""
+    offset = 0
+    for part in parts:
+        match = re.compile(part).search(text, offset)
+        if match is None:
+            return False
+        offset = match.end()
+    return True
 
 
 @RULES.add(
@@ -121,10 +128,10 @@ def _matches(pattern: str, text: str) -> bool:
 )
 def _ends_srun(script: JobScript) -> Iterator[Hit]:
     for command in _trap_commands(script):
-        if command.name != "kill" or not _is_term(command):
+        if command.name != "kill" or not _sends_term(command):
             continue
         for word in command.words[1:]:
-            launch = _step_with_process_id(script, word.variables)
+            launch = _step_of_process_id(script, word.variables)
             if launch:
                 what = "TERM to srun ends its tasks at once, without a TERM: "
                 what += f"{launch.program.name} in line {launch.command.line} saves nothing"
@@ -143,24 +150,25 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
 )
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
     signal, waits = signal_of(script, batch=True), script.named("wait")
-    names_in_traps = {command.name for command in _trap_commands(script)}
-    if signal is None or "kill" not in names_in_traps or len(waits) != 1:
+    programs_in_traps = {command.name for command in _trap_commands(script)}
+    if signal is None or "kill" not in programs_in_traps or len(waits) != 1:
         return
-    if names_in_traps & _BLOCKING_PROGRAMS or "kill -0" in script.text:
-        return  # the trap itself may wait
-    wait, background = waits[0], [launch for launch in script.launches if launch.command.background]
-    waits_later = any(
+    if programs_in_traps & _BLOCKING_PROGRAMS or "kill -0" in script.text:
+        return  # the trap itself may wait for the program
+    wait = waits[0]
+    background_launches = [launch for launch in script.launches if launch.command.background]
+    blocks_later = any(
         command.at > wait.at and command.name in _BLOCKING_PROGRAMS - {"exit"}
         for command in script.body.commands
     )
-    if background and wait.context.top and not wait.context.loop and not waits_later:
+    # Whether the wait runs once, and always.
+    is_plain_wait = wait.context.top and not wait.context.loop
+    if background_launches and is_plain_wait and not blocks_later:
+        program = background_launches[-1].program.name[:30]
         what = f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and "
-        what += f"Slurm kills {background[-1].program.name[:30]} while it still saves"
+        what += f"Slurm kills {program} while it still saves"
         fix = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
         yield Hit(script.at_command(wait), what, fix)
-
-
-_BLOCKING_PROGRAMS = programs("blocks")  # a trap waits for them or ends with them, such as sleep and exit
 
 
 def _trap_commands(script: JobScript) -> Iterator[Command]:
@@ -169,30 +177,35 @@ def _trap_commands(script: JobScript) -> Iterator[Command]:
         signals = {word.text.removeprefix("SIG") for word in trap.words[2:]} - {"EXIT", "0", "ERR"}
         if not signals:
             continue
-        called = {command.name for command in body.commands}
+        called_names = {command.name for command in body.commands}
         yield from body.commands
-        yield from (command for command in script.body.commands if command.context.function in called)
+        yield from (command for command in script.body.commands if command.context.function in called_names)
 
 
-def _is_term(command: Command) -> bool:
+def _sends_term(kill: Command) -> bool:
     """Return whether a kill sends TERM: its words name TERM, or no signal."""
-    options = [word.text for word in command.words[1:] if _SIGNAL_OPTION.fullmatch(word.text)]
-    words = [word.text.removeprefix("SIG") for word in command.words[1:]]
-    if "-s" in words or "--signal" in words:
+    signal_options = [word.text for word in kill.words[1:] if _SIGNAL_OPTION.fullmatch(word.text)]
+    words = [word.text.removeprefix("SIG") for word in kill.words[1:]]
+    if "-s" in words or "--signal" in words:  # as in kill -s TERM $pid
         return "TERM" in words or "15" in words
-    return all(option.removeprefix("-").removeprefix("SIG") in ("TERM", "15") for option in options)
+    return all(option.removeprefix("-").removeprefix("SIG") in ("TERM", "15") for option in signal_options)
 
 
-def _step_with_process_id(script: JobScript, names: tuple[str, ...]) -> Launch | None:
-    """Return the training's background step, if one of these variables holds its process id, as in pid=$!."""
-    for name in names:
-        sets = [setting for setting in script.body.sets if setting.name == name and setting.word]
-        holds_process_id = sets and all("!" in setting.word.variables for setting in sets if setting.word)
+def _step_of_process_id(script: JobScript, variables: tuple[str, ...]) -> Launch | None:
+    """Return a training's step in the background, if one of these variables holds its process id.
+
+    For example, pid holds the process id of srun after "srun python train.py & pid=$!".
+    """
+    for name in variables:
+        assignments = [setting for setting in script.body.sets if setting.name == name and setting.word]
+        values = [assignment.word for assignment in assignments if assignment.word]
+        holds_process_id = values and all("!" in value.variables for value in values)
         if name != "!" and not holds_process_id:
             continue
-        at = sets[-1].at if sets else len(script.text)
-        before = [command for command in script.body.commands if command.background and command.at < at]
-        last = max(before, key=lambda command: command.at, default=None)
+        # The value $! is the process id of the last command that went to the background before this offset.
+        offset = assignments[-1].at if assignments else len(script.text)
+        started = [command for command in script.body.commands if command.background and command.at < offset]
+        last = max(started, key=lambda command: command.at, default=None)
         for launch in script.trainings:
             if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
                 return launch
