@@ -1,4 +1,7 @@
-"""Rules about logs and signals in the options of a job: SB117, SB604, SB606, SB701 to SB711."""
+"""Rules about the options of a job for its logs and for its signal before the time limit.
+
+SB117 also judges other options whose values sbatch takes as written.
+"""
 
 from __future__ import annotations
 
@@ -29,42 +32,47 @@ partition qos
 """
 LITERAL_OPTIONS = tuple(_LITERAL_OPTIONS.split())  # options whose values sbatch takes as written
 _SHELL_EXPANSION = re.compile(r"\$\{?[A-Za-z_]\w*\}?|\$\(|`|^~(?=/|$)")  # such as $HOME/logs and ~/logs
-MAKES_FOLDERS = "23.02"  # the first release that makes the folders of logs
+_JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")  # a pattern that only the running job knows, such as %j
+MAKES_LOG_FOLDERS = "23.02"  # the first release that makes the folders of logs
 
 
 @RULES.add("SB117", "warning", "a variable or ~ in a directive, which sbatch does not expand")
 def _not_expanded(job: Job) -> Iterator[Hit]:
-    """Find a variable or ~ that Slurm does not expand. Paths of a resolved job may hold some variables."""
+    """Find a variable or ~ that Slurm does not expand.
+
+    Paths of a resolved job may hold ${NAME}, which its script expands. In a directive nothing expands it.
+    """
     unexpanded = _SHELL_EXPANSION if job.is_script else VARIABLE
-    for name in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
-        value = job.option(name)
+    for option in LITERAL_OPTIONS if job.is_script else (*LOGS, "chdir"):
+        value = job.option(option)
         if unexpanded.search(value) is None:
             continue
-        what = f"Slurm expands neither variables nor ~ in directives: --{name} is literally '{value}'"
-        fix = "write the path out; %x, %j and %u work" if name in LOGS else "write the value out"
-        yield Hit(name, what, fix, None if job.is_script else "error")
+        what = f"Slurm expands neither variables nor ~ in directives: --{option} is literally '{value}'"
+        fix = "write the path out; %x, %j and %u work" if option in LOGS else "write the value out"
+        yield Hit(option, what, fix, None if job.is_script else "error")
 
 
 @RULES.add("SB604", "error", "a signal that comes too soon after the start", source="sbatch(1)")
-def _signal_leaves_time(job: Job) -> Iterator[Hit]:
-    signal, time = job.resources.options.get("signal"), job.resources.time
-    target, at, seconds = (signal or "").partition("@")
-    if not target or (at and not re.fullmatch("[0-9]{1,9}", seconds)):
+def _too_early_signal(job: Job) -> Iterator[Hit]:
+    time_s = job.resources.time
+    signal, has_lead, lead_text = job.option("signal").partition("@")  # such as B:USR1@300
+    if not signal or (has_lead and not re.fullmatch("[0-9]{1,9}", lead_text)):
         return  # no signal, or SB126 reports a signal that sbatch refuses
-    lead = int(seconds) if at else DEFAULT_LEAD_S
-    if time and time < UNLIMITED and (2 * lead > time or lead > MAX_LEAD_S):
-        what = f"the signal comes {lead} s before the time limit of {time} s: the job would hardly have begun"
-        fix = f"set {target}@{max(1, time // 4)}, or a longer time"
-        yield Hit("signal", what, fix, None if lead >= time or not job.is_script else "warning")
-    elif lead < DEFAULT_LEAD_S:
-        what = f"the signal comes {lead} s before the time limit; Slurm may send it up to a minute earlier"
-        safe_lead = max(lead, min(300, time // 4 if time else 300))
-        change = f"{target}@{safe_lead}" if safe_lead > lead else "a longer time limit"
+    lead_s = int(lead_text) if has_lead else DEFAULT_LEAD_S  # from the signal to the time limit
+    if time_s and time_s < UNLIMITED and (2 * lead_s > time_s or lead_s > MAX_LEAD_S):
+        what = f"the signal comes {lead_s} s before the time limit of {time_s} s: "
+        what += "the job would hardly have begun"
+        fix = f"set {signal}@{max(1, time_s // 4)}, or a longer time"
+        yield Hit("signal", what, fix, None if lead_s >= time_s or not job.is_script else "warning")
+    elif lead_s < DEFAULT_LEAD_S:
+        what = f"the signal comes {lead_s} s before the time limit; Slurm may send it up to a minute earlier"
+        safe_lead_s = max(lead_s, min(300, time_s // 4 if time_s else 300))
+        change = f"{signal}@{safe_lead_s}" if safe_lead_s > lead_s else "a longer time limit"
         yield Hit("signal", what, f"leave time to save: {change}", "warning", pedantic=job.is_script)
 
 
 @RULES.add("SB606", "warning", "a requeue that overwrites the log")
-def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
+def _overwritten_log_of_requeue(job: Job) -> Iterator[Hit]:
     options = job.resources.options
     appends = options.get("open-mode", "").startswith("a")
     has_log_per_run = "%r" in options.get("output", "") and job.slurm >= "25.11"  # %r: number of restarts
@@ -74,102 +82,112 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
 
 
 @RULES.add("SB701", "warning", "a log folder that may not exist")
-def _log_folder_exists(job: Job) -> Iterator[Hit]:
-    makes_folders = not job.assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
-    if job.makes_log_folders or makes_folders:
+def _missing_log_folder(job: Job) -> Iterator[Hit]:
+    # Source of the release: io.c of slurmstepd, slurm-23-02-8-1.
+    slurm_makes_folders = not job.assumed and job.slurm >= MAKES_LOG_FOLDERS
+    if job.makes_log_folders or slurm_makes_folders:
         return
-    reported = set()
-    for name in LOGS:
-        folder = job.option(name).replace("%x", job.option("job-name") or "%x").rpartition("/")[0]
-        if folder.strip("./") == "" or folder in reported:
+    reported_folders = set()
+    for option in LOGS:
+        path = job.option(option).replace("%x", job.option("job-name") or "%x")  # %x is the job's name
+        folder, _, _ = path.rpartition("/")
+        if folder.strip("./") == "" or folder in reported_folders:
             continue
-        path = job.folder and job.folder / job.option("chdir") / folder.replace("%%", "%")
-        has_pattern = "%" in folder.replace("%%", "")  # such as %j
-        if path and not has_pattern and os.path.isdir(path):  # noqa: PTH112 - any name
+        if _exists(job, folder):
             continue
         if job.is_script and (folder.startswith("/") or _SHELL_EXPANSION.search(folder)):
             continue  # a folder that only the cluster has, or SB117 reports the variable
-        reported.add(folder)
-        what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
-        what += "the job fails without a log"
+        reported_folders.add(folder)
+        what = f"Slurm before {MAKES_LOG_FOLDERS} does not create the log folder '{folder}': "
+        what += "if it is missing, the job fails without a log"
         severity = _milder_in_script(job) if job.assumed else None  # most sites have a later release
         fix = f"mkdir -p {quoting.word(folder)} first, as sbatchgen submit does"
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"
             fix = f"mkdir -p {quoting.word(folder)} in your shell, before sbatch"
-        if _JOB_PATTERN.search(folder):  # the job id is not known before the submission
+        if _JOB_PATTERN.search(folder):  # nobody can make the folder before the submission
             fix = "a folder that is there, with the number in the name of the file"
-        yield Hit(name, what, fix, severity)
+        yield Hit(option, what, fix, severity)
+
+
+def _exists(job: Job, folder: str) -> bool:
+    """Return whether the folder of a log exists, as seen from the folder of submission."""
+    has_pattern = "%" in folder.replace("%%", "")  # such as %j; %% is a plain %
+    if job.folder is None or has_pattern:
+        return False
+    path = job.folder / job.option("chdir") / folder.replace("%%", "%")
+    return os.path.isdir(path)  # noqa: PTH112 - any name
 
 
 def _line_of_mkdir(job: Job, folder: str) -> int:
     """Return the line in which a script makes this folder; 0 without such a line."""
     commands = cast("JobScript", job).body.commands if job.is_script else ()
     for command in commands:
-        folders = {os.path.normpath(word) for word in command.arguments if command.name == "mkdir"}
-        if os.path.normpath(folder) in folders:
+        made_folders = {os.path.normpath(word) for word in command.arguments if command.name == "mkdir"}
+        if os.path.normpath(folder) in made_folders:
             return command.line
     return 0
 
 
-_JOB_PATTERN = re.compile(r"(?<!%)%\d*[jJAaNnst]")  # a pattern that only the running job knows, such as %j
-
-
 @RULES.add("SB702", "warning", "a log file that every job overwrites")
-def _log_varies(job: Job) -> Iterator[Hit]:
-    reported = False
-    for name in LOGS:
-        path, fix, severity = job.option(name), "add %j to it", _milder_in_script(job)
-        appends = job.option("open-mode").startswith("a")
-        consequence = "their lines mix" if appends else "they overwrite each other"
-        if not path or path == "none" or path.startswith("/dev/") or re.search(r"%\d*[jsJ]", path):
+def _log_of_all_jobs(job: Job) -> Iterator[Hit]:
+    has_hit = False
+    appends = job.option("open-mode").startswith("a")
+    consequence = "their lines mix" if appends else "they overwrite each other"
+    for option in LOGS:
+        path, fix, severity = job.option(option), "add %j to it", _milder_in_script(job)
+        has_job_id = re.search(r"%\d*[jsJ]", path)
+        if not path or path == "none" or path.startswith("/dev/") or has_job_id:
             continue
-        what = f"{name} '{path}' is the same for every job: {consequence}"
+        what = f"{option} '{path}' is the same for every job: {consequence}"
         has_array_id = re.search(r"%\d*A", path)
         if job.array_tasks > 1 and not re.search(r"%\d*a", path):
-            what, severity = f"{name} '{path}' is the same for all tasks of the array: {consequence}", None
+            what, severity = f"{option} '{path}' is the same for all tasks of the array: {consequence}", None
             fix = "add %a to it, as in %A_%a" if has_array_id else fix
         elif has_array_id:
             continue
-        if not (reported and job.is_script):
-            yield Hit(name, what, fix, severity)
-        reported = True
+        if not (has_hit and job.is_script):  # one hit is enough for a script with both options
+            yield Hit(option, what, fix, severity)
+        has_hit = True
 
 
 @RULES.add("SB704", "warning", "%a in a job that is not an array")
-def _log_of_no_array(job: Job) -> Iterator[Hit]:
-    for name in LOGS if "array" not in job.resources else ():
-        if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(name)):
-            what = f"%a in {name} becomes 4294967294, as the job is not an array"
-            severity = _milder_in_script(job)  # `sbatch --array` may be meant
-            yield Hit(name, what, "remove it, or add --array", severity)
+def _array_pattern_without_array(job: Job) -> Iterator[Hit]:
+    for option in LOGS if "array" not in job.resources else ():
+        if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(option)):
+            what = f"%a in {option} becomes 4294967294, as the job is not an array"
+            severity = _milder_in_script(job)  # people may submit the script with sbatch --array
+            yield Hit(option, what, "remove it, or add --array", severity)
 
 
 @RULES.add("SB705", "warning", "a per-node pattern in the only log", pedantic=True)
-def _log_of_node(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        match = re.search(r"(?<!%)(?:%%)*(%\d*[Nnt])", job.option(name))
+def _pattern_of_node(job: Job) -> Iterator[Hit]:
+    for option in LOGS:
+        match = re.search(r"(?<!%)(?:%%)*(%\d*[Nnt])", job.option(option))
         if match and (job.resources.nodes > 1 or job.resources.tasks_per_node > 1):
-            what = f"{match[1]} in {name} stands for the first node: the batch script has only one log"
-            yield Hit(name, what, f"remove it; for a log of each node or task, srun --{name}")
+            what = f"{match[1]} in {option} stands for the first node: the batch script has only one log"
+            yield Hit(option, what, f"remove it; for a log of each node or task, srun --{option}")
 
 
 @RULES.add("SB710", "warning", "a log on a node's local disk", source=_LOCAL_DISK_PAGE)
-def _log_is_shared(job: Job) -> Iterator[Hit]:
-    for name in LOGS:
-        path = job.option(name)
+def _log_on_local_disk(job: Job) -> Iterator[Hit]:
+    for option in LOGS:
+        path = job.option(option)
         if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - that is what is warned of
-            what = f"{name} '{path}' is on the node's own disk: you can't see it from the login node"
-            yield Hit(name, what, "use a folder that all nodes share", _milder_in_script(job))
+            what = f"{option} '{path}' is on the node's own disk: you can't see it from the login node"
+            yield Hit(option, what, "use a folder that all nodes share", _milder_in_script(job))
 
 
 @RULES.add("SB711", "info", "a job without a log", source="sbatch(1)")
-def _log_is_kept(job: Job) -> Iterator[Hit]:
+def _discarded_log(job: Job) -> Iterator[Hit]:
     path = job.option("output")
     if path in ("none", "/dev/null"):
         yield Hit("output", f"--output={path}: the output of the job is lost", "use %x-%j.out")
 
 
 def _milder_in_script(job: Job) -> Severity | None:
-    """Return the severity of an option that is a mistake in a resolved job, but meant in many scripts."""
+    """Return the severity of a hit that is a mistake in a resolved job, but often on purpose in a script.
+
+    None stands for the rule's severity.
+    """
     return "info" if job.is_script else None
