@@ -1,4 +1,4 @@
-"""Rules about comments that turn rules off: SB001 and SB002."""
+"""Rules about comments that turn rules off, such as # sbatchgen: disable=SB127, and the removed rules."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.rules.rule import Hit, Rules
 
 KINDS = ("disable", "disable-file")  # the words before = in a comment
-SHELLCHECK = re.compile(r"SC\d{1,4}")  # the id of a rule of shellcheck
+SHELLCHECK = re.compile(r"SC\d{1,4}")  # the id of a rule of shellcheck, such as SC2086
 # Rules that were removed: people may still name them in comments, settings and profiles.
-_IDS = """
+_RETIRED_IDS = """
 SB010 SB027 SB031 SB103 SB109 SB116 SB118 SB120 SB121 SB123 SB124 SB128 SB134 SB139 SB141 SB211 SB217
 SB219 SB221 SB228 SB235 SB236 SB320 SB323 SB325 SB330 SB409 SB413 SB415 SB416 SB418 SB420 SB501 SB503
 SB509 SB510 SB512 SB514 SB516 SB517 SB607 SB613 SB703 SB706 SB707 SB708 SB801 SB808 SB809 SB811 SB816
 SB902 SB910
 """
-RETIRED = frozenset(_IDS.split())
+RETIRED = frozenset(_RETIRED_IDS.split())
 
 
 @frozen(kw_only=True)
@@ -27,14 +27,14 @@ class Suppression:
     """A rule that a comment turns off."""
 
     rule: str  # the rule's id, or its start; empty if the comment names no rule
-    kind: str  # the word before the equals sign
+    kind: str  # the word before the equals sign: one of KINDS, or an unknown word
     lines: tuple[int, int]  # the first and the last line where the rule is off
     at: Place  # the place of the rule's name
 
 
 @frozen(kw_only=True)
 class AppliedComments:
-    """The suppressions in a script's comments, and those that had no effect."""
+    """The comments of a script that turn rules off, as SB001 and SB002 judge them."""
 
     comments: Sequence[Suppression]  # a suppression for each rule in a comment
     idle: Sequence[Suppression]  # the suppressions that certainly turn nothing off

@@ -1,4 +1,4 @@
-"""Safe edits of a script's body: insertions of words and lines that change nothing else."""
+"""Edits for the fixes of rules: insertions of a word or line that leave the rest of a script as it is."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from sbatchgen.check.script.script import JobScript
 
 
 def insert_before(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """Return the insertion of a text before a word; () if the word is not written in the script."""
-    if word.source is not script.body.source or not word.text or word.text != word.value:
-        return ()
-    return (Edit(word.line, word.column, word.column, text),)
+    """Return the insertion of a text before a word; () if the script does not show the word as it is."""
+    return (Edit(word.line, word.column, word.column, text),) if _is_plain(script, word) else ()
 
 
 def insert_after(script: JobScript, word: Word, text: str) -> tuple[Edit, ...]:
-    """Return the insertion of a text after a word; () if the word is not written in the script."""
-    return (
-        (Edit(word.line, word.end_column, word.end_column, text),)
-        if insert_before(script, word, text)
-        else ()
-    )
+    """Return the insertion of a text after a word; () if the script does not show the word as it is."""
+    return (Edit(word.line, word.end_column, word.end_column, text),) if _is_plain(script, word) else ()
+
+
+def _is_plain(script: JobScript, word: Word) -> bool:
+    """Return whether the script's own text holds a word, without quotes and expansions."""
+    return word.source is script.body.source and word.text != "" and word.text == word.value
 
 
 def insert_line_before(script: JobScript, command: Command, text: str) -> tuple[Edit, ...]:
@@ -30,8 +29,8 @@ def insert_line_before(script: JobScript, command: Command, text: str) -> tuple[
 
     The result is () if the command does not always run, or if other text precedes the command in its line.
     """
-    line = _line(script, command.line)
-    if not _always_runs(script, command) or line[: command.column - 1].strip():
+    text_before = _line(script, command.line)[: command.column - 1]
+    if not _always_runs(script, command) or text_before.strip():
         return ()
     return (Edit(command.line, 1, 1, f"{text}\n"),)
 
@@ -42,9 +41,8 @@ def insert_line_after(script: JobScript, command: Command, text: str) -> tuple[E
     The result is () if the command does not always run, or if other text follows its & in the line.
     """
     line = _line(script, command.end_line)
-    if not _always_runs(script, command) or not re.fullmatch(
-        r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :]
-    ):
+    ends_line = re.fullmatch(r"\s*&\s*(?:#.*)?", line[command.end_column - 1 :])  # such as " &  # comment"
+    if not _always_runs(script, command) or not ends_line:
         return ()
     return (Edit(command.end_line, len(line) + 1, 0, f"\n{text}"),)
 

@@ -1,10 +1,13 @@
-"""The modules of rules by the kind of job that they judge, and the findings of a rule in a job."""
+"""The lists of modules with rules, the rules that may find something in a script, and a rule's findings.
+
+The linter and the commands that judge resolved jobs and dry runs call this module.
+"""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sbatchgen.base.finding import Finding, Place
 from sbatchgen.check.cluster_facts import KnownCluster
@@ -13,7 +16,7 @@ from sbatchgen.check.rules.rule import Rule
 if TYPE_CHECKING:
     from sbatchgen.check.script.script import JobScript
 
-# The modules of rules, by the kind of job that they judge. Only the needed modules are loaded.
+# The modules of rules, in a list for each kind of job that they judge. Only the needed modules are loaded.
 RESOLVED = ("jobs.judge.start_keys", "jobs.judge.job_keys", "jobs.judge.launch_arguments")  # resolved jobs
 TRAINERS = ("jobs.judge.trainers",)  # trainers of jobs that sbatchgen submits
 FIT = ("limits", "constraints", "demands", "gpu_demands")  # requests of a job, compared with the cluster
@@ -46,20 +49,24 @@ def rules(modules: tuple[str, ...]) -> tuple[Rule[Any], ...]:
     return tuple(rule for path in paths for rule in import_module(f"sbatchgen.{path}").RULES)
 
 
-_Group = tuple[tuple[str, ...], list[Rule[Any]]]  # words, and the rules that need one of them in a script
+class _RuleGroup(NamedTuple):
+    """Rules with the same words."""
+
+    words: tuple[str, ...]  # a script needs one of these words to break the rules; empty for any script
+    rules: list[Rule[Any]]
 
 
 @cache
-def _grouped(rules: tuple[Rule[Any], ...], *, known: bool) -> list[_Group]:
-    """Group rules by their words; without a known cluster, skip the rules that need a cluster."""
+def _groups(rules: tuple[Rule[Any], ...], *, knows_cluster: bool) -> list[_RuleGroup]:
+    """Return the rules in groups by their words, without those that need an unknown cluster."""
     groups: dict[tuple[str, ...], list[Rule[Any]]] = {}
     for rule in rules:
-        if known or rule.has_defaults or not rule.about_fit:
-            groups.setdefault(_shortest(rule.words), []).append(rule)
-    return [*groups.items()]
+        if knows_cluster or rule.has_defaults or not rule.about_fit:
+            groups.setdefault(_needed_words(rule.words), []).append(rule)
+    return [_RuleGroup(words, group) for words, group in groups.items()]
 
 
-def _shortest(words: tuple[str, ...]) -> tuple[str, ...]:
+def _needed_words(words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the words without those that contain another word, as a text with torchrun also has torch."""
     return tuple(word for word in words if not any(other != word and other in word for other in words))
 
@@ -67,11 +74,12 @@ def _shortest(words: tuple[str, ...]) -> tuple[str, ...]:
 def candidates(rules: tuple[Rule[Any], ...], script: JobScript) -> list[Rule[Any]]:
     """Return the rules that may find something in a script.
 
-    The others need a word that the script lacks, or a cluster, and none is known.
+    A rule finds nothing if the script lacks its words, or if the rule needs a cluster and none is known.
     """
-    chosen, text_has = [], cache(script.text.__contains__)  # cached, as several rules name the same word
-    for words, group in _grouped(rules, known=script.knows_cluster):
-        if not words or any(map(text_has, words)):
+    has_word = cache(script.text.__contains__)  # cached, as several rules name the same word
+    chosen: list[Rule[Any]] = []
+    for words, group in _groups(rules, knows_cluster=script.knows_cluster):
+        if not words or any(map(has_word, words)):
             chosen += group
     return chosen
 
@@ -81,8 +89,8 @@ def findings(rule: Rule[Any], job: Subject) -> list[Finding]:
     policy = job.profile.policies.get(rule.id) if job.profile.policies else None  # type: ignore[call-overload]
     if policy == "off":
         return []
-    findings = []
+    results = []
     for hit in rule.check(job):
         finding = rule.finding(hit, job.at_option(hit.at) if isinstance(hit.at, str) else hit.at)
-        findings.append(finding._replace(severity=policy, pedantic=False) if policy else finding)
-    return findings
+        results.append(finding._replace(severity=policy, pedantic=False) if policy else finding)
+    return results
