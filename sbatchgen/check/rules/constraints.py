@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from sbatchgen.base.errors import did_you_mean, nearest
-from sbatchgen.base.finding import NOWHERE, Severity
+from sbatchgen.base.finding import NOWHERE
 from sbatchgen.base.quoting import counted, first_names
 from sbatchgen.base.units import Duration, Text
 from sbatchgen.check.rules.limits import OR_UPDATE_PROFILE, has_documented_facts

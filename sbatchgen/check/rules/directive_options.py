@@ -224,8 +224,7 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
     has_refused_word = any(isinstance(use, Stop) for use in script.uses)
     has_fault = any(line.fault for line in sbatch.directives)
     is_reported_by_sb131 = any(
-        hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu")
-        for hit in exclusive_options(script)
+        hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu") for hit in exclusive_options(script)
     )
     if has_refused_word or has_fault or is_reported_by_sb131:
         return
