@@ -1,7 +1,8 @@
 """Rules that compare a job's tasks, CPUs, memory and local disk with its nodes.
 
-Some rules need no cluster, as the job's options contradict each other. A rule that needs a fact which the
-profile lacks reports nothing. Sources: sbatch(1), slurm.conf(5), https://slurm.schedmd.com/gres.html.
+Other rules find options of a job that contradict each other, whatever the cluster is. A rule that needs a
+fact which the profile lacks reports nothing. Sources: sbatch(1), slurm.conf(5),
+https://slurm.schedmd.com/gres.html.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _CONS_TRES_OPTIONS = "gpus gpus-per-socket gpus-per-task cpus-per-gpu mem-per-gp
 class _NodeDemand(NamedTuple):
     """A demand of a job on each of its nodes."""
 
-    is_met_by: Callable[[NodeFacts], bool]  # whether a kind of node meets the demand
+    is_met_by: Callable[[NodeFacts], bool]  # returns whether a kind of node meets the demand
     text: str  # the demand in words, such as "4 GPUs"; "" for a demand of nothing
 
 
@@ -69,11 +70,10 @@ def _gpus_per_node_and_gres(job: Job) -> Iterator[Rivals]:
         return
     types = {kind for name, kind, count in resources.gres if name == "gpu" and count}
     types |= {kind for kind, _ in resources.gpus_per_node or ()}
+    since, earlier_effect = "26.05", "--gres counts and --gpus-per-node is ignored"
     if "" in types and len(types) > 1:  # GPUs with and without a type: every release refuses the job
-        yield Rivals("gpus-per-node", "gres", "", "", "")
-    else:
-        earlier_effect = "--gres counts and --gpus-per-node is ignored"
-        yield Rivals("gpus-per-node", "gres", "26.05", earlier_effect, "")
+        since, earlier_effect = "", ""
+    yield Rivals("gpus-per-node", "gres", since=since, before=earlier_effect, message="")
 
 
 def _refused_counts(options: Mapping[str, str], slurm: str) -> Iterator[Hit]:
@@ -131,15 +131,14 @@ def _too_many_cpus(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' gives jobs at most {cpus_for_jobs} of {fewest_cpus} CPUs of a node "
             what += "(MaxCPUsPerNode): a job for whole nodes waits for ever, or Slurm refuses it"
             yield Hit("exclusive", what, "remove --exclusive", why_not=f"{cpus_for_jobs} CPUs a node")
-        limits = [number for number in (partition.cpus_per_node, cpus_for_jobs) if number is not None]
-        if limits and request.cpus_on_node > min(limits):
-            what = f"partition '{name}' has {min(limits)} CPUs a node, but the job asks for "
-            what += f"{request.cpus_on_node}"
+        known_limits = [limit for limit in (partition.cpus_per_node, cpus_for_jobs) if limit is not None]
+        if known_limits and request.cpus_on_node > min(known_limits):
+            why_not = f"{min(known_limits)} CPUs a node"
+            what = f"partition '{name}' has {why_not}, but the job asks for {request.cpus_on_node}"
             if request.tasks_per_node > 1 and request.cpus_per_task:
                 what += f": {request.tasks_per_node} tasks with {request.cpus_per_task} each"
             options = ("cpus-per-task", "cpus-per-gpu", "ntasks-per-node", "ntasks")
             option = next((option for option in options if option in request), "")
-            why_not = f"{min(limits)} CPUs a node"
             yield Hit(option, what, f"ask for at most {why_not}", why_not=why_not)
 
 
@@ -148,13 +147,13 @@ def _too_much_memory(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         request, kinds = job.resources.with_most_nodes(partition.nodes_max), partition.kinds()
         # For each kind of node: the MiB that a job can have there, and the MiB that this job needs there.
-        amounts = [
+        limits_and_demands = [
             (_memory_limit(job, partition, kind), _memory_demand(job, request, partition, kind))
             for kind in kinds
         ]
-        if not all(limit and demand > limit for limit, demand in amounts):
+        if not all(limit and demand > limit for limit, demand in limits_and_demands):
             continue
-        limit, demand = max(amounts)
+        limit, demand = max(limits_and_demands)  # of the largest kind of node
         what = f"a node of partition '{name}' has {Memory(limit)} of memory, but the job asks for "
         what += str(Memory(demand))
         if mem_per_unit := request.mem_per_cpu or request.mem_per_gpu:
@@ -229,13 +228,14 @@ def _too_much_memory_per_cpu(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB237", "error", "GPUs, CPUs and memory that no node has together")
 def _no_suitable_node(job: Job) -> Iterator[Hit]:
+    """Find a job whose demands no kind of node meets together, although each demand alone can be met."""
     for name, partition in job.partitions.items():
         request, shapes = job.resources.with_most_nodes(partition.nodes_max), partition.shapes
         demands = [*_node_demands(job, request, partition)]
         shapes_by_demand = [[shape for shape in shapes if is_met_by(shape)] for is_met_by, _ in demands]
         if not all(shapes_by_demand):
-            continue  # no shape meets one of the demands: the rule about this demand reports the job
-        fitting = [shape for shape in shapes if all(shape in meeting for meeting in shapes_by_demand)]
+            continue  # a demand that no shape meets, which the rule about this demand reports
+        fitting = [shape for shape in shapes if all(shape in suitable for suitable in shapes_by_demand)]
         # Slurm may split --ntasks and --gpus unevenly. Then one node that meets the demands is enough.
         is_even = request.ntasks is None and request.gpus is None
         nodes = job.resources.nodes if is_even else 1
@@ -291,13 +291,13 @@ def _gres_count(kind: NodeFacts, name: str, default: int) -> int:
 
 @RULES.add_fit("SB239", "error", "local disk or other resources that no node has")
 def _missing_disk_or_gres(job: Job) -> Iterator[Hit]:
-    disk = mebibytes(job.option("tmp")) or 0
+    disk_demand = mebibytes(job.option("tmp")) or 0
     for name, partition in job.partitions.items():
-        if partition.tmp_per_node is not None and disk > partition.tmp_per_node:
-            size = partition.tmp_per_node
-            what = f"nodes of partition '{name}' have {size} of local disk (TmpDisk), but the job asks for "
-            fix = f"set --tmp {size} or less" if size else "remove --tmp"
-            yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
+        disk = partition.tmp_per_node
+        if disk is not None and disk_demand > disk:
+            what = f"nodes of partition '{name}' have {disk} of local disk (TmpDisk), but the job asks for "
+            fix = f"set --tmp {disk} or less" if disk else "remove --tmp"
+            yield Hit("tmp", what + str(Memory(disk_demand)), fix, why_not=f"{disk} of local disk")
         for resource, _, count in job.resources.gres:
             available = max((_gres_count(kind, resource, count) for kind in partition.kinds()), default=count)
             # SB207 reports GPUs, and SB212 reports shards of nodes that have some.
@@ -322,8 +322,8 @@ def _unknown_to_select_plugin(job: Job) -> Iterator[Hit]:
 
 def _hardware_text(shape: NodeShape) -> str:
     """Return the hardware of a kind of node in words, such as "8 nodes with 4 GPUs, 64 CPUs, 512G"."""
-    types = " and ".join(f"{count} {kind}" for kind, count in shape.gpu_types.items())
-    facts = [f"{types or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
+    gpu_counts = " and ".join(f"{count} {gpu_type}" for gpu_type, count in shape.gpu_types.items())
+    facts = [f"{gpu_counts or shape.gpus_per_node} GPUs"] if shape.gpus_per_node else []
     facts += [f"{shape.cpus_per_node} CPUs"] if shape.cpus_per_node else []
     facts += [str(memory)] if (memory := shape.mem_per_node or shape.mem_installed) else []
     return f"{counted(shape.nodes, 'node') if shape.nodes else 'nodes'} with {', '.join(facts)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator
+from itertools import zip_longest
 
 from sbatchgen.base.finding import Edit, Severity
 from sbatchgen.base.quoting import counted
@@ -59,7 +60,7 @@ _COPY_PROGRAMS = programs("copies")  # cp, rsync and others that may save result
     applies=Applies.NOT_WRITERS,
     words=("$0", "${0", "BASH_SOURCE"),
 )
-def _own_folder(script: JobScript) -> Iterator[Hit]:
+def _folder_of_copy(script: JobScript) -> Iterator[Hit]:
     """Find a script that computes its own folder, such as cd "$(dirname "$0")" or "${0%/*}"."""
     what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your script"
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
@@ -78,6 +79,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
         is_default = re.search(r"\$\{\w+:?-[^}]*$", line_start)  # as in ${SLURM_SUBMIT_DIR:-$(dirname $0)}
         if command and is_default:
             continue
+        # A branch may be for runs without Slurm.
         is_in_folder_program = command and command.name in _FOLDER_PROGRAMS and not command.context.branch
         if is_in_folder_program or use.operator in ("%", "%%"):
             reported_lines.add(use.line)
@@ -117,8 +119,8 @@ def _lost_path(script: JobScript) -> Iterator[Hit]:
         program = launch.step_program
         if not option or not option.value or not program or "$" in program.words[0].text:
             continue
-        exported = {item.partition("=")[0].upper() for item in option.value.split(",")}
-        if not {"ALL", "PATH"} & exported and "/" not in program.words[0].text:
+        exported_names = {item.partition("=")[0].upper() for item in option.value.split(",")}
+        if not {"ALL", "PATH"} & exported_names and "/" not in program.words[0].text:
             what = f"srun --export={option.value} leaves no PATH: the tasks don't find {program.name}"
             yield Hit(script.at_option_of(option), what, f"--export=ALL, or the full path of {program.name}")
 
@@ -270,7 +272,8 @@ def _variables_without_option(script: JobScript) -> Iterator[Hit]:
 def _debug_settings(script: JobScript) -> Iterator[Hit]:
     is_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
     for assignment, value in _known_assignments(script, _SLOW_VALUES):
-        name, reaches_programs = assignment.name, assignment.exported or assignment.prefix
+        name = assignment.name
+        reaches_programs = assignment.exported or assignment.prefix
         if not reaches_programs or (is_aws and name.startswith("NCCL_IB")):
             continue
         if value.upper() in _SLOW_VALUES[name] and (name, value) not in script.site_env:
@@ -294,14 +297,13 @@ def _unsuitable_shell(script: JobScript) -> Iterator[Hit]:
     # A misspelt bash has the letters of bash, such as bahs. Other names, such as bash4 and bosh, may exist.
     if language != "bash" and {*language} == {*"bash"} and _BASH_SHEBANG.match(first_line):
         column = first_line.index(language) + 1
-        what = f"there is no program {language}: the job fails at once, and nothing more of it was checked"
+        what = f"there is no program {language}: the job fails at once, and its commands were not checked"
         edit = Edit(1, column, column + len(language), "bash")
         yield Hit(script.at(1), what, first_line.replace(language, "bash", 1), "error", (edit,))
     if language not in ("sh", "dash"):
         return
     for command in script.body.commands:
-        feature = _bash_feature(command)
-        if feature:
+        if feature := _bash_feature(command):
             what = f"{feature} is a feature of bash: it fails where /bin/sh is dash, as in Debian and Ubuntu"
             line = " ".join(["#!/bin/bash", *words[1:]])
             is_sh = words[0] in ("/bin/sh", "/usr/bin/sh")
@@ -352,14 +354,14 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
 def _buffered_output(script: JobScript) -> Iterator[Hit]:
-    name = "PYTHONUNBUFFERED"
-    set_names = script.assigned | {variable for variable, _ in script.site_env}
+    variable = "PYTHONUNBUFFERED"
+    set_variables = script.assigned | {name for name, _ in script.site_env}
     is_long = (script.resources.time or 0) >= LONG_JOB_S
-    if not is_long or script.starts_unseen or name in set_names:
+    if not is_long or script.starts_unseen or variable in set_variables:
         return
     for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)
-        if python is None or launch.launcher or name in launch.command.text:
+        if python is None or launch.launcher or variable in launch.command.text:
             continue
         if python.option("u") is None and not (launch.step and launch.step.option("unbuffered")):
             what = "Python buffers what it prints into a file: the log comes late, and a killed job's log "
@@ -394,9 +396,8 @@ def _overriding_variables(script: JobScript) -> Iterator[Hit]:
 def _cpus_of_task(launch: Launch, script: JobScript) -> int | None:
     """Return the number of CPUs of a task; None if the script does not show the number."""
     resources = script.resources
-    option = launch.step.option("cpus-per-task") if launch.step else None
-    if option:
-        return launch.number(option, launch.step) if launch.step else None
+    if launch.step and (option := launch.step.option("cpus-per-task")):
+        return launch.number(option, launch.step)
     if resources.cpus_per_task:
         return resources.cpus_per_task
     may_have_all_cpus = launch.step is None or script.has_nodes_alone  # of its job, or of its node
@@ -409,12 +410,12 @@ def _cpus_of_task(launch: Launch, script: JobScript) -> int | None:
 def arguments(launch: Launch) -> Iterator[tuple[str, Word, str]]:
     """Yield the name, word and value of the program's options: --name VALUE, --name=VALUE, name=VALUE."""
     program = launch.program
-    for index, word in enumerate(program.rest, start=1):
+    for word, next_word in zip_longest(program.rest, program.rest[1:]):
         if not word.text.startswith("-") and "=" not in word.text:
             continue
         name, equals, value = (word.value or program.body.text_of(word)).partition("=")
-        if not equals and index < len(program.rest):
-            value = program.body.text_of(program.rest[index])
+        if not equals and next_word is not None:
+            value = program.body.text_of(next_word)
         yield name, word, value
 
 
