@@ -1,6 +1,7 @@
-"""Rules that compare where a job wants to run with its cluster: features, nodes, reservations and licences.
+"""Rules about where a job wants to run: the cluster, features, nodes, switches, reservations and licences.
 
-A rule that needs a fact which the profile lacks reports nothing. Sources: sbatch(1), scontrol(1).
+The rules compare the job with the profile of the cluster. A rule that needs a fact which the profile lacks
+reports nothing. Sources: sbatch(1), scontrol(1).
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def _missing_features(job: Job) -> Iterator[Hit]:
     feature_lists = [partition.features for partition in job.partitions.values()]
     if not feature_lists or None in feature_lists:
         return
-    known = {feature for features in feature_lists for feature in features or ()}
+    known_features = {feature for features in feature_lists for feature in features or ()}
     partition_names = _partition_names(job)
     for option in ("constraint", "prefer"):
         for feature in _item_counts(job, option):
-            if feature in known:
+            if feature in known_features:
                 continue
-            fix = did_you_mean(feature, known) or f"leave out --{option}"
+            fix = did_you_mean(feature, known_features) or f"leave out --{option}"
             if has_documented_facts(job.profile):
                 what = f"profile '{job.profile.name}' lists no feature '{feature}' for partition "
                 yield Hit(option, what + partition_names, fix, "warning")
@@ -56,7 +57,7 @@ def _missing_features(job: Job) -> Iterator[Hit]:
                 what += "Slurm refuses the job"
                 yield Hit(option, what, fix, why_not=f"no feature '{feature}'")
     constraint = job.option("constraint")
-    if not constraint or not known.issuperset(_item_counts(job, "constraint")):
+    if not constraint or not known_features.issuperset(_item_counts(job, "constraint")):
         return
     from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
@@ -70,19 +71,21 @@ def _missing_features(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB226", "error", "nodes that are not in the partition", source="sbatch(1)")
 def _missing_nodes(job: Job) -> Iterator[Hit]:
-    lists = {option: text for option in ("nodelist", "exclude") if (text := job.option(option))}
-    if not lists or not all(partition.nodes for partition in job.partitions.values()) or not job.partitions:
+    host_lists = {option: text for option in ("nodelist", "exclude") if (text := job.option(option))}
+    node_lists = [partition.nodes for partition in job.partitions.values()]
+    if not host_lists or not node_lists or not all(node_lists):
         return
     from sbatchgen.check.sbatch.hostlist import hosts  # only jobs that name nodes need the module
 
-    known = {host for partition in job.partitions.values() for host in hosts(str(partition.nodes))}
-    for option, text in lists.items():
-        unknown = [host for host in hosts(text) if host not in known]
-        if unknown:
-            what = f"partition {_partition_names(job)} has no node {first_names(unknown, 3)}"
+    known_hosts = {host for nodes in node_lists for host in hosts(str(nodes))}
+    for option, text in host_lists.items():
+        unknown_hosts = [host for host in hosts(text) if host not in known_hosts]
+        if unknown_hosts:
+            why_not = f"no node {first_names(unknown_hosts, 3)}"
+            what = f"partition {_partition_names(job)} has {why_not}"
             fix = "name nodes of the partition, or remove the option"
-            yield Hit(option, what, fix, why_not=f"no node {first_names(unknown, 3)}")
-    nodes_left = len(known - {*hosts(lists.get("exclude", ""))})
+            yield Hit(option, what, fix, why_not=why_not)
+    nodes_left = len(known_hosts - {*hosts(host_lists.get("exclude", ""))})
     if nodes_left < job.resources.nodes:
         what = f"--exclude leaves {counted(nodes_left, 'node')} of the partition, but the job asks for "
         what += f"{job.resources.nodes}: Slurm refuses it"
@@ -115,10 +118,10 @@ def _missing_reservation(job: Job) -> Iterator[Hit]:
     "SB252", "warning", "a reservation that has no nodes or no time for the job", source="scontrol(1)"
 )
 def _unsuitable_reservation(job: Job) -> Iterator[Hit]:
-    known, name = job.profile.reservations, Text(job.option("reservation"))
-    reservation = known.get(name)
+    reservations, name = job.profile.reservations, Text(job.option("reservation"))
+    reservation = reservations.get(name)
     if not reservation:
-        similar_name = nearest(name, map(str, known), 0.8) if name and known else ""
+        similar_name = nearest(name, map(str, reservations), 0.8) if name and reservations else ""
         # Names that differ only in digits are of one series, such as maint_7 and maint_8: this is no typo.
         is_series = re.sub("[0-9]", "", similar_name) == re.sub("[0-9]", "", name)
         if similar_name and not is_series:
@@ -178,14 +181,14 @@ def _too_few_switches(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB234", "error", "a licence that the cluster does not have", source="sbatch(1)")
 def _missing_licenses(job: Job) -> Iterator[Hit]:
-    known = job.profile.licenses
-    if known is None:
+    licenses = job.profile.licenses
+    if licenses is None:
         return
     for name, count in _item_counts(job, "licenses").items():
-        available = known.get(Text(name))
+        available = licenses.get(Text(name))
         if available is None and count:
             what = f"cluster '{job.profile.name}' has no licence '{name}': Slurm refuses the job"
-            yield Hit("licenses", what, did_you_mean(name, known))
+            yield Hit("licenses", what, did_you_mean(name, licenses))
         elif count > (available or 0):
             what = f"cluster '{job.profile.name}' has {available} licences '{name}', but the job asks for "
             yield Hit("licenses", f"{what}{count}: Slurm refuses it", f"ask for at most {available}")

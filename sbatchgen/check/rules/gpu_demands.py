@@ -32,10 +32,10 @@ def _too_many_gpus(job: Job) -> Iterator[Hit]:
             yield _too_many_gpus_of_any_type(job, request, name, limit)
             continue
         largest_group = max((most_of_a_type(kind) for kind in partition.kinds()), default=0)
-        untyped = untyped_gpus(request)
-        if job.profile.limits.select_type == "cons_tres" and largest_group and untyped > largest_group:
+        untyped_count = untyped_gpus(request)
+        if job.profile.limits.select_type == "cons_tres" and largest_group and untyped_count > largest_group:
             what = f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and "
-            what += f"a job that names no type gets no more: Slurm refuses {untyped}"
+            what += f"a job that names no type gets no more: Slurm refuses {untyped_count}"
             fix = f"set --gpus-per-node {largest_group}, or name types: --gres=gpu:TYPE:N,gpu:TYPE:N"
             yield Hit(request.gpu_option, what, fix, why_not=f"{largest_group} GPUs of one type a node")
             continue
@@ -50,7 +50,10 @@ def _too_many_gpus(job: Job) -> Iterator[Hit]:
 
 
 def _too_many_gpus_of_any_type(job: Job, request: ResourceRequest, partition: str, limit: int) -> Hit:
-    """Return the hit for a job with more GPUs on a node than the partition's nodes have, which is `limit`."""
+    """Return the hit for a job with more GPUs on a node than the partition's nodes have.
+
+    `limit` is the number of GPUs of these nodes, 0 for a partition without GPUs.
+    """
     if not limit:
         what, fix = f"partition '{partition}' has no GPUs", "use a partition with GPUs, or ask for none"
         return Hit(request.gpu_option, what, fix, why_not="no GPUs")
@@ -85,8 +88,8 @@ def _uneven_gpus(job: Job) -> Iterator[Hit]:
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
     what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
     what += f"the {nodes} nodes {example}"
-    only_type = gpus[0][0] if len(gpus) == 1 else ""
-    prefix = f"{only_type}:" if only_type else ""  # such as a100:
+    types = [gpu_type for gpu_type, _ in gpus]  # "" for GPUs of any type
+    prefix = f"{types[0]}:" if len(types) == 1 and types[0] else ""  # such as a100:
     fix = f"--gpus-per-node={prefix}{max(total // nodes, 1)} instead of --gpus"
     if total % nodes:
         what += f", and {total} can't be split evenly"
@@ -109,7 +112,8 @@ def _processes_on_node(job: Job) -> int | None:
     if workers := [int(launch.workers) for launch in launches if launch.launcher and launch.workers]:
         return max(workers)
     has_launcher = any(launch.launcher for launch in launches)
-    return None if job.resources.ntasks and not (job.resources.ntasks_per_node or has_launcher) else 1
+    has_only_ntasks = job.resources.ntasks and not job.resources.ntasks_per_node
+    return None if has_only_ntasks and not has_launcher else 1
 
 
 def untyped_gpus(resources: ResourceRequest) -> int:
