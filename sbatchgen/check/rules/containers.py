@@ -64,7 +64,7 @@ def _hidden_gpus(script: JobScript) -> Iterator[Hit]:
     for container in containers:
         for word in container.command.words if container.command else ():
             if word.text in ("-nv", "-rocm"):
-                what = f"Apptainer refuses {word.text}: one dash is for options of a letter"
+                what = f"Apptainer refuses {word.text}: one dash is for options of one letter"
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")
                 return
     set_variables = script.assigned | {name for name, _ in script.site_env}

@@ -90,7 +90,8 @@ def _pattern(command: Command) -> str:
     for previous, word in zip(("", *words), words, strict=False):
         if word is None:
             return ""
-        is_signal = word != "-0" and _SIGNAL_OPTION.fullmatch(word)  # -0 ends no process
+        # -USR1 is a signal, although -U leaves some processes. Signal 0 of -0 ends no process.
+        is_signal = word != "-0" and _SIGNAL_OPTION.fullmatch(word)
         if _FILTER_OPTION.match(word) and not is_signal:
             return ""
         if previous not in _VALUE_OPTIONS and not word.startswith("-"):
@@ -204,8 +205,8 @@ def _step_of_process_id(script: JobScript, variables: tuple[str, ...]) -> Launch
             continue
         # The value $! is the process id of the last command that went to the background before this offset.
         offset = assignments[-1].at if assignments else len(script.text)
-        started = [command for command in script.body.commands if command.background and command.at < offset]
-        last = max(started, key=lambda command: command.at, default=None)
+        earlier = [command for command in script.body.commands if command.background and command.at < offset]
+        last = max(earlier, key=lambda command: command.at, default=None)
         for launch in script.trainings:
             if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
                 return launch

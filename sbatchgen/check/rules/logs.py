@@ -55,11 +55,13 @@ def _not_expanded(job: Job) -> Iterator[Hit]:
 @RULES.add("SB604", "error", "a signal that comes too soon after the start", source="sbatch(1)")
 def _too_early_signal(job: Job) -> Iterator[Hit]:
     time_s = job.resources.time
-    signal, has_lead, lead_text = job.option("signal").partition("@")  # such as B:USR1@300
-    if not signal or (has_lead and not re.fullmatch("[0-9]{1,9}", lead_text)):
+    signal, at_sign, lead_text = job.option("signal").partition("@")  # such as B:USR1@300
+    if not signal or (at_sign and not re.fullmatch("[0-9]{1,9}", lead_text)):
         return  # no signal, or SB126 reports a signal that sbatch refuses
-    lead_s = int(lead_text) if has_lead else DEFAULT_LEAD_S  # from the signal to the time limit
-    if time_s and time_s < UNLIMITED and (2 * lead_s > time_s or lead_s > MAX_LEAD_S):
+    lead_s = int(lead_text) if at_sign else DEFAULT_LEAD_S  # from the signal to the time limit
+    # Whether the signal comes in the first half of the job, or earlier than --signal allows.
+    is_too_early = 2 * lead_s > (time_s or 0) or lead_s > MAX_LEAD_S
+    if time_s and time_s < UNLIMITED and is_too_early:
         what = f"the signal comes {lead_s} s before the time limit of {time_s} s: "
         what += "the job would hardly have begun"
         fix = f"set {signal}@{max(1, time_s // 4)}, or a longer time"
