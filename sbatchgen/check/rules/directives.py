@@ -106,11 +106,12 @@ def _lookalikes(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at(lookalike.line), what, fix, None if is_mistake else "info")
     for number, text in header:
         match = _MISSPELT.match(text)
-        if not match or match[1].upper() in _CORRECT_WORDS or _SWITCHED_OFF.fullmatch(match[1]):
+        word = match[1] if match else ""
+        if not match or word.upper() in _CORRECT_WORDS or _SWITCHED_OFF.fullmatch(word):
             continue
-        if nearest(match[1].upper(), ("SBATCH",), 0.8):
-            what = f"#{match[1]} is a comment to Slurm"
-            yield Hit(script.at(number, match.start(1), match.end(1) + 1), what, "write #SBATCH")
+        if nearest(word.upper(), ("SBATCH",), 0.8):
+            at = script.at(number, match.start(1), match.end(1) + 1)
+            yield Hit(at, f"#{word} is a comment to Slurm", "write #SBATCH")
 
 
 def unread_lines(script: JobScript) -> Iterator[str]:
@@ -150,11 +151,12 @@ def _value_cut_short(script: JobScript) -> Iterator[Hit]:
         if directive.kind not in READ_KINDS or not directive.words:
             continue
         word = directive.words[-1]
-        if lost := re.match(r"#\S+", directive.text[word.end - 1 :]):
+        if match := re.match(r"#\S+", directive.text[word.end - 1 :]):
+            lost_text = match[0]
             name, equals, value = word.text.partition("=")
             what = f"sbatch reads {word.text} only: a # without a blank before it starts a comment too"
-            quoted = f'{name}{equals}"{value}{lost[0]}"' if equals else f'"{name}{lost[0]}"'
-            end = word.end + len(lost[0])
+            quoted = f'{name}{equals}"{value}{lost_text}"' if equals else f'"{name}{lost_text}"'
+            end = word.end + len(lost_text)
             edits: tuple[Edit, ...] = ()
             is_plain = word.end - word.column == len(word.text)  # without quotes and escapes
             if is_plain and "$" not in quoted:
