@@ -154,7 +154,7 @@ def _value_cut_short(script: JobScript) -> Iterator[Hit]:
         if match := re.match(r"#\S+", directive.text[word.end - 1 :]):
             lost_text = match[0]
             name, equals, value = word.text.partition("=")
-            what = f"sbatch reads {word.text} only: a # without a blank before it starts a comment too"
+            what = f"sbatch reads {word.text} only: a # without a blank before it also starts a comment"
             quoted = f'{name}{equals}"{value}{lost_text}"' if equals else f'"{name}{lost_text}"'
             end = word.end + len(lost_text)
             edits: tuple[Edit, ...] = ()
