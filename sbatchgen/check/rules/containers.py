@@ -176,13 +176,13 @@ def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         mount_option = "container-mounts" if container.pyxis else "bind"
         for option, value, _ in container.uses:
-            # bash splits the value later if a variable holds several options: BINDS="-B /a:/x -B /b:/y".
+            # The script hides a value with $( ) or a placeholder such as <DIR>. A variable with several
+            # options, such as BINDS="-B /a:/x -B /b:/y", has more than a value.
             if option != mount_option or any(mark in value for mark in ("$(", "`", "<", " -")):
                 continue
             _, at = container.options[option]
             starts_with_empty_variable = "$" in script.lines[at.line - 1] and value.startswith(":")
-            mounts = _without_expansions(value).split(",") if not starts_with_empty_variable else ()
-            for mount in mounts:
+            for mount in () if starts_with_empty_variable else _without_expansions(value).split(","):
                 if reason := _pyxis_refusal(mount) if container.pyxis else _apptainer_refusal(mount):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
                     yield Hit(at, f"'{mount}' in --{option}: {reason}", fix)
@@ -249,7 +249,9 @@ def _home_packages(script: JobScript) -> Iterator[Hit]:
 def _slurm_inside(script: JobScript) -> Iterator[Hit]:
     """Find commands of Slurm that a shell in a container runs, as few images have Slurm and munge's key."""
     launches = [launch for launch in script.launches if launch.container or _has_image(launch)]
-    for launch in () if launches and _SLURM_SIGNS.search(script.text) else launches:
+    if launches and _SLURM_SIGNS.search(script.text):
+        return
+    for launch in launches:
         for shell, tool in pairwise(launch.tools):
             option = shell.option("command") if shell.name in SHELLS else None  # the -c of bash -c STRING
             string = option.value_word if option else None
