@@ -30,6 +30,7 @@ _JOB_REFUSED = "Slurm refuses the job"  # the end of a message
 MAX_ARRAY_SIZE = 1001  # the default of MaxArraySize in slurm.conf
 MANY_TASKS = 500  # arrays with this number of tasks or more should limit how many run at a time
 USUAL_QOS = "normal"  # the default QOS, unless an administrator changed it: sacctmgr(1)
+# The keys of the limits of a QOS, in a profile.
 _QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
 # A time limit in a line that sbatch does not read as a directive, such as `# SBATCH --time=1:00` or `-t 60`.
 _TIME_OPTION = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
@@ -45,22 +46,22 @@ class _PartitionLimit(NamedTuple):
 def has_documented_facts(profile: KnownCluster) -> bool:
     """Return whether a profile's facts are from the site's documentation, which may be incomplete.
 
-    Slurm itself gives all facts to `sbatchgen profile discover`, which then writes the user into the profile.
+    `sbatchgen profile discover` asks Slurm for all facts instead, and writes the user into the profile.
     """
     return bool(profile.sources) and profile.user is None
 
 
 @RULES.add_fit("SB201", "error", "the cluster has no such partition")
 def _unknown_partition(job: Job) -> Iterator[Hit]:
-    profile, known = job.profile, job.profile.partitions
-    if not known or "partition" in profile.omit:
+    profile, known_names = job.profile, job.profile.partitions
+    if not known_names or "partition" in profile.omit:
         return
     what, severity = f"cluster '{profile.name}' has no partition", None
     if has_documented_facts(profile):
         what, severity = f"profile '{profile.name}' lists no partition", "warning"
     for name in job.resources.partitions:
-        if name not in known:
-            fix = did_you_mean(name, known)
+        if name not in known_names:
+            fix = did_you_mean(name, known_names)
             yield Hit("partition", f"{what} '{name}'", fix, severity)  # type: ignore[arg-type]
 
 
