@@ -217,7 +217,8 @@ def _assigned(scope: ast.AST, name: str) -> Iterator[ast.expr]:
 @cache
 def _assignments(scope: ast.AST) -> list[ast.AST]:
     """Return what assigns in a function or a module, without the functions in it."""
-    assignments, inner = [], [scope]
+    assignments: list[ast.AST] = []
+    inner = [scope]
     while inner:
         node = inner.pop()
         if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr)):

@@ -409,3 +409,11 @@ class KnownCluster(StartFacts):
             return int(time.time() - Moment.parse(self.checked).epoch) // 86400
         except ValueError:
             return 0
+
+
+def has_documented_facts(profile: KnownCluster) -> bool:
+    """Return whether a profile's facts are from the site's documentation, which may be incomplete.
+
+    `sbatchgen profile discover` asks Slurm for all facts instead, and writes the user into the profile.
+    """
+    return bool(profile.sources) and profile.user is None

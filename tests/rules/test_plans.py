@@ -54,7 +54,7 @@ def test_what_fits_is_let_through(here: Path, mode: str, said: dict[str, Any]) -
 
 BREAKS: list[tuple[str, dict[str, Any], str, bool]] = [
     ("ddp", {"account": None}, "requires --account (here.yaml:6)", True),
-    ("ddp", {"nodes": 5}, "has 4 nodes, but the job asks for 5", True),
+    ("ddp", {"nodes": 5}, "gives a job at most 4 nodes, but the job asks for 5", True),
     ("ddp", {"time": 172860}, "over the limit 2-00:00:00", True),
     ("ddp", {"gpus_per_node": "8"}, "has 4 GPUs a node, but the job asks for 8", True),
     ("ddp", {"gpus_per_node": "v100:4"}, "type 'a100', not 'v100'", True),
@@ -170,6 +170,32 @@ def test_what_only_some_clusters_and_users_may_not_do_is_a_warning(
     assert [
         finding.severity for finding in findings if finding.rule in ("SB204", "SB206", "SB224")
     ] == severities
+
+
+@pytest.mark.parametrize(
+    ("jobs_max", "said", "what", "fix"),
+    [
+        (0, {}, "qos 'few' lets a user have 0 jobs at a time: Slurm refuses the job", "use another qos"),
+        (
+            3,
+            {"array": Text("0-9%2")},
+            "qos 'few' lets a user have 3 jobs at a time, and the array has 10: Slurm refuses the job",
+            "submit smaller arrays, one after the other",
+        ),
+    ],
+)
+def test_a_limit_on_jobs_names_the_array_of_a_job_that_has_one(
+    here: Path, jobs_max: int, said: dict[str, Any], what: str, fix: str
+) -> None:
+    here.write_text(f"{PROFILE}qos: {{few: {{jobs_max: {jobs_max}}}}}\n")
+    (finding,) = errors(resolved("ddp", here, account=Text("a"), qos=Text("few"), **said))
+    assert (finding.rule, finding.problem.what, finding.problem.fix) == ("SB224", what, fix)
+
+
+def test_a_partition_without_a_limit_has_as_many_nodes_as_its_list(here: Path) -> None:
+    here.write_text(PROFILE.replace("nodes_max: 4", "nodes: 'n[1-2]'"))
+    (finding,) = errors(resolved("ddp", here, account=Text("a"), nodes=3))
+    assert finding.problem.what == "partition 'gpu' has 2 nodes, but the job asks for 3"
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from sbatchgen.base.errors import did_you_mean, nearest
 from sbatchgen.base.finding import NOWHERE
 from sbatchgen.base.quoting import counted, first_names
 from sbatchgen.base.units import Duration, Text
-from sbatchgen.check.rules.limits import OR_UPDATE_PROFILE, has_documented_facts
+from sbatchgen.check.cluster_facts import has_documented_facts
+from sbatchgen.check.rules.limits import OR_UPDATE_PROFILE
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import Job

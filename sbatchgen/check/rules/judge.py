@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 # The modules of rules, in a list for each kind of job that they judge. Only the needed modules are loaded.
 RESOLVED = ("jobs.judge.start_keys", "jobs.judge.job_keys", "jobs.judge.launch_arguments")  # resolved jobs
 TRAINERS = ("jobs.judge.trainers",)  # trainers of jobs that sbatchgen submits
-FIT = ("limits", "constraints", "demands", "gpu_demands")  # requests of a job, compared with the cluster
+FIT = (
+    "limits",
+    "qos",
+    "constraints",
+    "demands",
+    "gpu_demands",
+)  # requests of a job, compared with the cluster
 JOBS = (*FIT, "logs", "option_values")  # resolved jobs and scripts
 _STARTED_MODULES = "started_ends started_variables started_steps started_launchers"
 STARTED = tuple(f"lab.started.{name}" for name in _STARTED_MODULES.split())  # dry runs of scripts

@@ -1,7 +1,7 @@
 """Rules that compare a job with the limits of its cluster, for example the longest time of a partition.
 
-The limits are those of partitions, of qualities of service (QOS) and of slurm.conf. A rule that needs a fact
-which the profile lacks reports nothing. Sources: sbatch(1), slurm.conf(5).
+The limits are those of partitions, accounts and slurm.conf; rules/qos.py has those of a quality of service
+(QOS). A rule that needs a fact which the profile lacks reports nothing. Sources: sbatch(1), slurm.conf(5).
 """
 
 from __future__ import annotations
@@ -14,24 +14,19 @@ from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.finding import NOWHERE, Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Text
-from sbatchgen.check.cluster_facts import GPUS_MAX, KnownCluster, PartitionFacts, Qos, restriction
+from sbatchgen.check.cluster_facts import PartitionFacts, has_documented_facts, restriction
 from sbatchgen.check.rules.option_values import time_limit
+from sbatchgen.check.rules.qos import JOB_REFUSED, qos_by_name, requested_qos
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.option_table import specs
-from sbatchgen.check.script.job import NO_PARTITION, Job
+from sbatchgen.check.script.job import Job
 
 RULES: Rules[Job] = Rules()
 
-_LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
-# The rules about the GPUs of all nodes together, whose number a job can lower by asking for fewer nodes.
-GPU_LIMIT_RULES = ("SB224", "SB254")
 OR_UPDATE_PROFILE = "or bring the profile up to date: sbatchgen profile discover --update"  # the end of a fix
-_JOB_REFUSED = "Slurm refuses the job"  # the end of a message
 MAX_ARRAY_SIZE = 1001  # the default of MaxArraySize in slurm.conf
 MANY_TASKS = 500  # arrays with this number of tasks or more should limit how many run at a time
 USUAL_QOS = "normal"  # the default QOS, unless an administrator changed it: sacctmgr(1)
-# The keys of the limits of a QOS, in a profile.
-_QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
 # A time limit in a line that sbatch does not read as a directive, such as `# SBATCH --time=1:00` or `-t 60`.
 _TIME_OPTION = re.compile(r"--?(?:wall)?time\b|[ \t]-t[ \t=]?\d")
 
@@ -41,14 +36,6 @@ class _PartitionLimit(NamedTuple):
 
     value: int | None  # None without a limit, or if the job's QOS lifts the limit
     doubt: str = ""  # the end of a message, if the user's default QOS may lift the limit; "" for a sure limit
-
-
-def has_documented_facts(profile: KnownCluster) -> bool:
-    """Return whether a profile's facts are from the site's documentation, which may be incomplete.
-
-    `sbatchgen profile discover` asks Slurm for all facts instead, and writes the user into the profile.
-    """
-    return bool(profile.sources) and profile.user is None
 
 
 @RULES.add_fit("SB201", "error", "the cluster has no such partition")
@@ -89,23 +76,23 @@ def _missing_partition(job: Job) -> Iterator[Hit]:
             yield Hit(NOWHERE, job.why_nowhere, severity=severity)
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
-        what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: {_JOB_REFUSED}"
+        what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: {JOB_REFUSED}"
         yield Hit("partition", what, f"add --partition, one of: {names}", why_not="no default one")
 
 
 @RULES.add_fit("SB204", "error", "the time limit is longer than the partition's")
 def _time_above_limit(job: Job) -> Iterator[Hit]:
     fates = {  # by EnforcePartLimits of slurm.conf; with "any" and "all", Slurm refuses the job
-        None: f"{_JOB_REFUSED}, or leaves it pending for ever (PartitionTimeLimit)",  # not known
+        None: f"{JOB_REFUSED}, or leaves it pending for ever (PartitionTimeLimit)",  # not known
         "no": "Slurm leaves the job pending for ever (PartitionTimeLimit)",
     }
-    fate_of_time = fates.get(job.profile.limits.enforce_part_limits, _JOB_REFUSED)
+    fate_of_time = fates.get(job.profile.limits.enforce_part_limits, JOB_REFUSED)
     for name, partition in job.partitions.items():
         limit, doubt = _partition_limit(job, partition, "time_max")
         severity: Severity | None = "warning" if doubt else None
         for option, seconds, fate in (
             ("time", job.resources.time, fate_of_time),
-            ("time-min", job.resources.time_min, _JOB_REFUSED),
+            ("time-min", job.resources.time_min, JOB_REFUSED),
         ):
             if seconds is not None and limit and seconds > limit:
                 what = f"--{option} {time_limit(seconds)} is over the limit {limit} of partition '{name}'"
@@ -119,8 +106,8 @@ def _partition_limit(job: Job, partition: PartitionFacts, key: str) -> _Partitio
 
     The limit of a job without --qos is in doubt, as the rule does not know which QOS is the default.
     """
-    requested = _requested_qos(job)
-    lifting = {name for name, qos in _known_qos(job).items() if key in qos.overrides}
+    requested = requested_qos(job)
+    lifting = {name for name, qos in qos_by_name(job).items() if key in qos.overrides}
     if lifting.intersection(requested):
         return _PartitionLimit(None)
     may_be_lifted = lifting and not requested
@@ -133,19 +120,6 @@ def _qos_fix(job: Job, seconds: int) -> str:
     names = [name for name, qos in job.profile.qos.items() if "time_max" in qos.overrides]
     fitting = [name for name in names if seconds <= (job.profile.qos[name].time_max or seconds)]
     return f", or --qos={fitting[0]}" if fitting and not job.option("qos") else ""
-
-
-def _requested_qos(job: Job) -> list[str]:
-    """Return the names in the job's --qos in lower case, since Slurm ignores the case.
-
-    Source: assoc_mgr_fill_in_qos of Slurm.
-    """
-    return [name for name in job.option("qos").lower().split(",") if name]
-
-
-def _known_qos(job: Job) -> dict[str, Qos]:
-    """Return the profile's QOS by their names in lower case."""
-    return {name.lower(): qos for name, qos in job.profile.qos.items()}
 
 
 @RULES.add("SB205", "warning", "no time limit is asked for", applies=Applies.USUALLY & ~Applies.PARTS)
@@ -179,7 +153,8 @@ def _nodes_beyond_limits(job: Job) -> Iterator[Hit]:
 
             limit = len(hosts(str(partition.nodes or ""))) or None
         if limit is not None and fewest_nodes > limit:
-            what = f"partition '{name}' has {limit} nodes, but the job asks for {fewest_nodes}"
+            has = "has" if partition.nodes_max is None else "gives a job at most"
+            what = f"partition '{name}' {has} {limit} nodes, but the job asks for {fewest_nodes}"
             if job.profile.limits.enforce_part_limits == "no":
                 what += ": Slurm refuses it, or leaves it pending for ever (PartitionNodeLimit)"
             why_not = f"{counted(limit, 'node')} at most"
@@ -275,7 +250,7 @@ def _disallowed_value(
 @RULES.add_fit("SB238", "error", "a partition, account or QOS that is not for this user")
 def _not_for_user(job: Job) -> Iterator[Hit]:
     may_pend = job.profile.limits.enforce_part_limits in (None, "no")
-    fate = f": {_JOB_REFUSED}" + ", or leaves it pending for ever" * may_pend
+    fate = f": {JOB_REFUSED}" + ", or leaves it pending for ever" * may_pend
     for name, partition in job.partitions.items():
         if not (partition.groups or partition.submit_hosts):
             continue
@@ -294,128 +269,14 @@ def _not_for_user(job: Job) -> Iterator[Hit]:
         if job.profile.limits.enforce_accounts is False:
             what, severity = f"{what}partitions with lists of accounts may start no such job", "warning"
         else:
-            what += _JOB_REFUSED
+            what += JOB_REFUSED
         yield Hit("account", what, did_you_mean(account, accounts), severity)
     allowed = accounts.get(Text(account), ())
     allowed_names = {name.lower() for name in allowed}
-    for qos in _requested_qos(job) if allowed and job.profile.limits.enforce_qos else ():
-        if qos in _known_qos(job) and qos not in allowed_names:
-            what = f"account '{account}' may not use qos '{qos}': {_JOB_REFUSED}"
+    for qos in requested_qos(job) if allowed and job.profile.limits.enforce_qos else ():
+        if qos in qos_by_name(job) and qos not in allowed_names:
+            what = f"account '{account}' may not use qos '{qos}': {JOB_REFUSED}"
             yield Hit("qos", what, f"use {' or '.join(allowed)}")
-
-
-@RULES.add_fit("SB224", "error", "more than the QOS allows", source=_LIMITS_PAGE)
-def _beyond_qos(job: Job) -> Iterator[Hit]:
-    yield from _unknown_qos(job)
-    reported: set[str] = set()  # the messages so far, as partitions with the same QOS give the same hits
-    for partition in job.partitions.values() or [NO_PARTITION]:
-        # Only these QOS come with the partition: in another partition, the job does not break their limits.
-        qos_of_partition = {str(qos or "").lower() for qos in (partition.partition_qos, partition.job_qos)}
-        for qos_name, hit in _qos_hits(job, partition):
-            if hit.what not in reported:
-                reported.add(hit.what)
-                yield hit if qos_name in qos_of_partition else hit._replace(why_not="")
-
-
-def _unknown_qos(job: Job) -> Iterator[Hit]:
-    """Find names in --qos that the cluster does not have."""
-    profile, known_qos = job.profile, _known_qos(job)
-    is_enforced = profile.limits.enforce_qos
-    is_documented = has_documented_facts(profile)  # projects have QOS that no documentation lists
-    severity: Severity | None = None if is_enforced and not is_documented else "warning"
-    for name in _requested_qos(job) if known_qos else ():
-        if name not in known_qos:
-            fate = _JOB_REFUSED + ", if it enforces QOS" * (not is_enforced)
-            what = f"cluster '{profile.name}' has no qos '{name}': {fate}"
-            what = f"profile '{profile.name}' lists no qos '{name}'" if is_documented else what
-            yield Hit("qos", what, did_you_mean(name, known_qos), severity)
-
-
-def _qos_hits(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
-    """Yield a hit for each limit of a QOS that the job breaks in a partition, after the name of the QOS.
-
-    If both the partition's QOS and the job's QOS set a limit, the partition's limit counts. With OverPartQOS
-    (`partition_qos` in `overrides`), the limit of the job's QOS counts.
-    """
-    known_qos, partition_qos = _known_qos(job), str(partition.partition_qos or "").lower()
-    default_qos = str((job.user and job.user.qos) or "").lower()
-    candidates = (partition_qos, *(_requested_qos(job) or [default_qos]))
-    names = [name for name in dict.fromkeys(candidates) if name in known_qos]  # the first one's limits win
-    if any("partition_qos" in known_qos[name].overrides for name in names if name != partition_qos):
-        names.reverse()
-    is_refused = any(known_qos[name].deny_on_limit for name in names)
-    decided_keys: set[str] = set()  # the limits that an earlier QOS sets
-    for name in names:
-        broken_limits = _broken_limits(job, name, known_qos[name], is_refused=is_refused)
-        yield from ((name, hit) for key, hit in broken_limits if key not in decided_keys)
-        decided_keys |= {key for key in _QOS_KEYS if getattr(known_qos[name], key) is not None}
-
-
-def _broken_limits(job: Job, name: str, qos: Qos, *, is_refused: bool) -> Iterator[tuple[str, Hit]]:
-    """Yield the key of each limit of a QOS that the job breaks, such as time_max, and the hit.
-
-    `is_refused` says that Slurm refuses a job over the limits. Otherwise the job pends.
-    """
-    resources, gpus, seconds = job.resources, job.resources.gpus_in_all, job.resources.time or 0
-    fate = _JOB_REFUSED if is_refused else "the job would pend for ever"
-    if qos.time_max and seconds > qos.time_max:
-        what = f"time {time_limit(seconds)} is over the limit {qos.time_max} of qos '{name}': {fate}"
-        why_not = f"its qos '{name}' ends at {qos.time_max}"
-        yield "time_max", Hit("time", what, f"set --time {qos.time_max} or less", why_not=why_not)
-    for option, count, unit in (
-        ("nodes", resources.nodes, "nodes"),
-        (resources.gpu_option, gpus, "GPUs"),
-        ("cpus-per-task", resources.nodes * resources.cpus_on_node, "CPUs"),
-    ):
-        min_key, max_key = f"{unit.lower()}_min", f"{unit.lower()}_max"  # such as gpus_min
-        minimum, maximum = getattr(qos, min_key), getattr(qos, max_key)
-        if maximum is not None and count > maximum:
-            what = f"{count} {unit} are over the limit {maximum} of qos '{name}': {fate}"
-            why_not = f"its qos '{name}' allows {maximum} {unit}"
-            fix = _gpu_fix(job, maximum) if unit == "GPUs" else f"ask for at most {maximum}"
-            yield max_key, Hit(option, what, f"{fix}, or use another qos", why_not=why_not)
-        if minimum is not None and count < minimum:
-            what = f"{count} {unit} are fewer than the {minimum} that qos '{name}' wants: {fate}"
-            why_not = f"its qos '{name}' is for {minimum} {unit} or more"
-            yield min_key, Hit(option, what, f"ask for at least {minimum}", why_not=why_not)
-    for key in ("gpus_max_user", "gpus_max_account"):
-        maximum = getattr(qos, key)
-        if maximum is not None and gpus > maximum:
-            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {GPUS_MAX[key]}: {fate}"
-            why_not = f"its qos '{name}' allows {maximum} GPUs for {GPUS_MAX[key]}"
-            yield key, Hit(resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
-    if qos.jobs_max is not None and max(job.array_tasks, 1) > qos.jobs_max:
-        what = f"qos '{name}' lets a user have {qos.jobs_max} jobs at a time, and the array has "
-        what += f"{job.array_tasks}: Slurm refuses it"
-        yield "jobs_max", Hit("array", what, "submit smaller arrays, one after the other")
-
-
-@RULES.add_fit("SB254", "error", "more GPUs than the partition gives", source="sacctmgr(1)")
-def _gpus_above_partition_limit(job: Job) -> Iterator[Hit]:
-    gpus = job.resources.gpus_in_all
-    for name, partition in job.partitions.items():
-        for key, holder in GPUS_MAX.items():
-            maximum = getattr(partition, key)
-            if maximum is not None and gpus > maximum:
-                what = f"{gpus} GPUs are over the limit of partition '{name}', {maximum} for {holder}"
-                why_not = f"{maximum} GPUs at most for {holder}"
-                yield Hit(job.resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
-                break
-
-
-def _gpu_fix(job: Job, gpus_max: int) -> str:
-    """Return the fix for a job with too many GPUs: fewer nodes, or fewer GPUs on each node.
-
-    `gpus_max` is the most GPUs that the job may have on all nodes together.
-    """
-    nodes, gpus_per_node, option = job.resources.nodes, job.resources.gpu_count, job.resources.gpu_option
-    if nodes < 2 or not gpus_per_node or option == "gpus":
-        return f"ask for at most {gpus_max}"
-    gpus_flag = "--gres=gpu:" if job.is_script and option == "gres" else "--gpus-per-node "
-    nodes_max = gpus_max // gpus_per_node
-    fixes = [f"--nodes {nodes_max}" if nodes_max else f"--nodes 1 {gpus_flag}{gpus_max}"]
-    fixes += [f"{gpus_flag}{gpus_max // nodes}"] if gpus_max >= nodes else []
-    return " or ".join(fixes)
 
 
 @RULES.add_fit(
@@ -434,7 +295,7 @@ def _too_large_array(job: Job) -> Iterator[Hit]:
     if largest >= max_array_size:
         is_known = limits.max_array_size is not None
         limit_text = f"{max_array_size} {'on this cluster' if is_known else 'unless the site changed it'}"
-        what = f"array index {largest} is not below MaxArraySize ({limit_text}): {_JOB_REFUSED}"
+        what = f"array index {largest} is not below MaxArraySize ({limit_text}): {JOB_REFUSED}"
         fix = f"use indices from 0 to {max_array_size - 1}, and add an offset in the script"
         yield Hit("array", what, fix, None if is_known else "warning")
     if limits.max_array_tasks is not None and job.array_tasks > limits.max_array_tasks:

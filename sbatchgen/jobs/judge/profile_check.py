@@ -15,7 +15,7 @@ from sbatchgen.base.finding import NOWHERE, Finding
 from sbatchgen.base.units import Moment, Text
 from sbatchgen.check.cluster_facts import NodeFacts
 from sbatchgen.check.rules.comments import RETIRED, removal
-from sbatchgen.check.rules.limits import GPU_LIMIT_RULES
+from sbatchgen.check.rules.qos import GPU_LIMIT_RULES
 from sbatchgen.check.rules.syntax import faults_of_bash
 from sbatchgen.jobs.inputs.document import Document, parse_scalar
 from sbatchgen.jobs.inputs.flags import key_type
