@@ -49,7 +49,7 @@ def _features_known(job: Job) -> Iterator[Hit]:
         return
     from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
 
-    nodes = [node for partition in job.partitions.values() for node in partition.kinds()]
+    nodes = [node for partition in job.partitions.values() for node in partition.node_kinds()]
     if not any(matches(text, node.features or ()) for node in nodes):
         what = f"no node of partition {partition_names} has all features of '{text}': Slurm refuses the job"
         fix = "name features of one kind of node"

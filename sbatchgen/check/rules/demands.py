@@ -101,7 +101,7 @@ def _nodes_have_tasks(job: Job) -> Iterator[Hit]:
 def _cpus_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources, limit = job.resources.with_most_nodes(partition.nodes_max), partition.cpus_per_node_max
-        cpu_counts = [node.cpus_per_node for node in partition.kinds() if node.cpus_per_node]
+        cpu_counts = [node.cpus_per_node for node in partition.node_kinds() if node.cpus_per_node]
         fewest_cpus = min(cpu_counts, default=0)
         if limit and fewest_cpus > limit and job.resources.is_exclusive:
             what = f"partition '{name}' gives jobs at most {limit} of {fewest_cpus} CPUs of a node "
@@ -123,7 +123,7 @@ def _cpus_within_node(job: Job) -> Iterator[Hit]:
 def _memory_within_node(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         resources = job.resources.with_most_nodes(partition.nodes_max)
-        limits = [(_memory_limit(job, partition, node), node) for node in partition.kinds()]
+        limits = [(_memory_limit(job, partition, node), node) for node in partition.node_kinds()]
         demands = [(limit, _memory_demand(job, resources, partition, node)) for limit, node in limits]
         if not all(limit and demand > limit for limit, demand in demands):
             continue
@@ -221,7 +221,7 @@ def _node_demands(
 ) -> Iterator[tuple[MeetsDemand, str]]:
     """Yield each demand of a job on a node: the test of a kind of node, and the demand in words."""
     cpus, memory, features = request.cpus_on_node, request.mem_on_node or 0, job.option("constraint")
-    nodes_with_gpus = partition.kinds(request.gpus_on_node)
+    nodes_with_gpus = partition.node_kinds(request.gpus_on_node)
     if job.profile.limits.select_type == "cons_tres":  # takes GPUs without a type from one type
         untyped = untyped_gpus(request)
         nodes_with_gpus = [node for node in nodes_with_gpus if untyped <= (most_of_a_type(node) or math.inf)]
@@ -260,7 +260,9 @@ def _disk_within_node(job: Job) -> Iterator[Hit]:
             fix = f"set --tmp {size} or less" if size else "remove --tmp"
             yield Hit("tmp", what + str(Memory(disk)), fix, why_not=f"{size} of local disk")
         for resource, _, count in job.resources.gres:
-            available = max((_gres_count(node, resource, count) for node in partition.kinds()), default=count)
+            available = max(
+                (_gres_count(node, resource, count) for node in partition.node_kinds()), default=count
+            )
             # SB207 reports GPUs, and SB212 shards.
             is_judged_elsewhere = resource == "gpu" or (available and resource == "shard")
             if count > available and not is_judged_elsewhere:

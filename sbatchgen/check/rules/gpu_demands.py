@@ -41,7 +41,7 @@ def _gpus_within_node(job: Job) -> Iterator[Hit]:
             why_not = f"{counted(limit, 'GPU')} a node" if limit else "no GPUs"
             yield Hit(resources.gpu_option, what, fix, why_not=why_not)
             continue
-        largest_group = max((most_of_a_type(node) for node in partition.kinds()), default=0)
+        largest_group = max((most_of_a_type(node) for node in partition.node_kinds()), default=0)
         untyped = untyped_gpus(resources)
         if job.profile.limits.select_type == "cons_tres" and largest_group and untyped > largest_group:
             what = f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and "
@@ -67,11 +67,14 @@ def _even_gpus(job: Job) -> Iterator[Hit]:
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240 reports --gpus
     if not any(
-        resources.splits_gpus(facts.gpus_by_kind(gpus), whole_nodes=facts.exclusive) for facts in partitions
+        resources.splits_gpus(facts.gpus_of_node_kinds(gpus), whole_nodes=facts.exclusive)
+        for facts in partitions
     ):
         return
     total = resources.gpus_in_all
-    largest_node = max((count for facts in partitions for count in facts.gpus_by_kind(gpus)), default=total)
+    largest_node = max(
+        (count for facts in partitions for count in facts.gpus_of_node_kinds(gpus)), default=total
+    )
     shares = split_among_nodes(total, nodes, largest_node)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
     what = f"--gpus={job.option('gpus')} is for all nodes together: Slurm may give "
@@ -153,12 +156,12 @@ def _gpu_type_given(job: Job) -> Iterator[Hit]:
             is_required = partition.gpu_type_required
             what += "a request must name one" if is_required else "the job gets whichever is free"
             count = max(1, job.resources.gpu_count)
-            fitting = [kind for kind in types if partition.kinds([(kind, count)])]
+            fitting = [kind for kind in types if partition.node_kinds([(kind, count)])]
             fix = f"name one, as {fitting[0]}:{count}" if fitting else "name one"
             yield Hit(job.resources.gpu_option, what, fix, "error" if is_required else None)
         elif partition.gpu_type_required:
             what = f"a request for GPUs of partition '{name}' must name their type"
-            fix = f"ask for {partition.only_type()}:{max(1, job.resources.gpu_count)}"
+            fix = f"ask for {partition.default_gpu_type()}:{max(1, job.resources.gpu_count)}"
             yield Hit(job.resources.gpu_option, what, fix, "error")
 
 
@@ -215,5 +218,5 @@ def _shards_share_memory(job: Job) -> Iterator[Hit]:
 def _gpu_types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]:
     """Return the types of GPUs on the nodes of a partition that have at least these GPUs."""
     named = (partition.gpu_type,) if partition.gpu_type else ()
-    node_types = [kind for node in partition.kinds(gpus) for kind in node.gpu_types]
+    node_types = [kind for node in partition.node_kinds(gpus) for kind in node.gpu_types]
     return tuple(dict.fromkeys((*named, *node_types)))

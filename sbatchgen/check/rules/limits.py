@@ -13,7 +13,7 @@ from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.finding import NOWHERE, Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Text
-from sbatchgen.check.cluster_facts import GPUS_MAX, PartitionFacts, Qos, restriction
+from sbatchgen.check.cluster_facts import GPU_LIMIT_HOLDERS, PartitionFacts, Qos, restriction
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.option_table import specs
@@ -227,7 +227,7 @@ def _required_options(job: Job) -> Iterator[Hit]:
     for key in job.profile.required:
         option = key.replace("_", "-")
         if option not in job.resources and option in specs(job.slurm):
-            what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
+            what = f"cluster '{job.profile.name}' requires --{option}{job.profile.key_place('required')}"
             yield Hit(option, what, f"add --{option} ...")
     for name, partition in job.partitions.items():
         for option, allowed, denied in (
@@ -257,7 +257,7 @@ def _closed_partition(
         yield Hit("partition", what, fix, "warning", why_not=restriction(option, allowed))
     if not value and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
         what = f"partition '{partition}' is only for qos {' or '.join(allowed)}"
-        what += f"{job.profile.line(f'partitions.{partition}.qos')}, and the job names no qos"
+        what += f"{job.profile.key_place(f'partitions.{partition}.qos')}, and the job names no qos"
         yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
     same = str.lower if option == "qos" else str
     is_allowed = not allowed or same(value) in map(same, allowed)
@@ -340,7 +340,16 @@ def _qos_hits(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
         set_keys |= {key for key in _QOS_KEYS if getattr(known_qos[name], key) is not None}
 
 
-_QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
+_QOS_KEYS = (
+    "time_max",
+    "nodes_max",
+    "cpus_max",
+    "nodes_min",
+    "gpus_min",
+    "cpus_min",
+    "jobs_max",
+    *GPU_LIMIT_HOLDERS,
+)
 
 
 def _broken_limits(job: Job, name: str, limits: Qos, *, is_refused: bool) -> Iterator[tuple[str, Hit]]:
@@ -372,8 +381,9 @@ def _broken_limits(job: Job, name: str, limits: Qos, *, is_refused: bool) -> Ite
     for key in ("gpus_max_user", "gpus_max_account"):
         maximum = getattr(limits, key)
         if maximum is not None and gpus > maximum:
-            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {GPUS_MAX[key]}: {fate}"
-            why_not = f"its qos '{name}' allows {maximum} GPUs for {GPUS_MAX[key]}"
+            holder = GPU_LIMIT_HOLDERS[key]
+            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {holder}: {fate}"
+            why_not = f"its qos '{name}' allows {maximum} GPUs for {holder}"
             yield key, Hit(resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
     if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
@@ -398,7 +408,7 @@ def _ended_cluster(job: Job) -> Iterator[Hit]:
 def _gpus_of_partition(job: Job) -> Iterator[Hit]:
     gpus = job.resources.gpus_in_all
     for name, partition in job.partitions.items():
-        for key, holder in GPUS_MAX.items():
+        for key, holder in GPU_LIMIT_HOLDERS.items():
             maximum = getattr(partition, key)
             if maximum is not None and gpus > maximum:
                 what = f"{gpus} GPUs are over the limit of partition '{name}', {maximum} for {holder}"

@@ -248,8 +248,8 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB054", "info", "a profile that was checked long ago")
 def _old_profile(job: TrainerJob) -> Iterator[Hit]:
     profile = job.resolved.profile
-    if profile.age > OLD_DAYS and job.resolved.slurm:
-        what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
+    if profile.age_days > OLD_DAYS and job.resolved.slurm:
+        what = f"the facts of profile '{profile.name}' were last verified {profile.age_days} days ago, on "
         what += f"{profile.checked}: partitions and limits may have changed"
         check = f"sbatchgen profile check {_profile_to_type(job.resolved)} --live, on the cluster"
         yield Hit(job.at("profile"), what, check)
