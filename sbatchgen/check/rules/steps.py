@@ -392,10 +392,10 @@ def _same_training_in_each_task(script: JobScript) -> Iterator[Hit]:
         return
     for launch in native:
         tasks, source = launch.tasks, script.source_of(launch)
-        if source and source.trains_alone and source.saved:
+        if source and source.trains_alone and source.saved_files:
             name = launch.program.name
             what = f"srun starts {name} {tasks} times, and {name} knows nothing of other processes: each "
-            what += f"does the same work and writes {source.saved[0].name}"
+            what += f"does the same work and writes {source.saved_files[0].name}"
             yield Hit(script.at_command(launch.command), what, f"srun --ntasks=1 ... {name}")
             return
 

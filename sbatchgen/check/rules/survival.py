@@ -142,7 +142,7 @@ def _trainer_without_handler(script: JobScript) -> Iterator[Hit]:
         if source and source.lacks_handlers:
             what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
             yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}{OR}{to_batch}")
-        elif source and signal == "TERM" and source.loses_loaders:
+        elif source and signal == "TERM" and source.loses_data_workers:
             what = f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at "
             what += "its next batch, before it saves"
             fix = "a worker_init_fn with signal.signal(signal.SIGTERM, signal.SIG_IGN)"

@@ -19,7 +19,7 @@ from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.own_options import refused_options
 from sbatchgen.check.script.rank_need import RANK_VARIABLES
 from sbatchgen.check.script.trainer_name import trainer_is_file
-from sbatchgen.check.script.trainer_source import WELL_KNOWN
+from sbatchgen.check.script.trainer_source import WELL_KNOWN_PACKAGES
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
@@ -207,7 +207,7 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
         return
     prefix = _environment_folder(job)
     # The packages of a module or an image are not known: it may have those that torch usually brings.
-    available = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    available = WELL_KNOWN_PACKAGES if prefix is None else job.source.packages & {*_packages(prefix)}
     if names := sorted((job.source.packages & {*_packages(Path(base))}) - available):
         what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
         what += f"{base} are hidden from it, since they may take the place of those of the environment"
