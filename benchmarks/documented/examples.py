@@ -198,7 +198,7 @@ def examples(checkouts: Path) -> Iterator[Example]:
             if re.fullmatch(place.files, file):
                 text = git_of(repository, "cat-file", "blob", f"{commit}:{file}") or ""
                 for line, script in scripts(whole(text, repository, commit), file):
-                    read = JobScript(file=file, text=script, slurm="24.11", assumed=True)
+                    read = JobScript(file=file, text=script, slurm="24.11", is_release_assumed=True)
                     if read.trainings and re.search(place.having, script):
                         yield Example(place, file, line, commit, read)
 

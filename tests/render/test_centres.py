@@ -168,7 +168,7 @@ def without(options: Sequence[str], text: str) -> str:
 
 def example(name: str, text: str = "") -> Example:
     text = text or (FIXTURES / "centres" / f"{name}.sh").read_text()
-    documented = JobScript(file=name, text=text, slurm="24.11", assumed=True)
+    documented = JobScript(file=name, text=text, slurm="24.11", is_release_assumed=True)
     return Example(Place(profile=name, repository="", files=""), name, 1, "", documented)
 
 

@@ -24,7 +24,7 @@ class Settings:
     slurm: str  # the release of Slurm that reads the scripts
     folder: Path  # the folder of the submission
     places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
-    assumed: bool = False  # whether the release is a guess
+    is_release_assumed: bool = False  # whether the release is a guess
     selected: tuple[str, ...] = ()  # the starts of ids of the selected rules; empty for all rules
     pedantic: bool = False  # whether all pedantic rules are selected; else only rules with a whole id
     disabled: tuple[str, ...] = ()  # the starts of ids of the rules that are turned off
@@ -63,7 +63,7 @@ def script_of(source: Source, settings: Settings) -> JobScript:
         file=source.file,
         text=source.text,
         slurm=settings.slurm,
-        assumed=settings.assumed,
+        is_release_assumed=settings.is_release_assumed,
         profile=settings.profile or NO_CLUSTER,
         environment=settings.environment,
         folder=settings.folder,

@@ -146,7 +146,7 @@ def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
     ids = {rule.id for rule in option_rules}
     # The lines with errors; the loop removes those that older releases refuse as well.
     lines = _error_lines(finding for finding in findings if finding.rule in ids)
-    if not script.assumed or not lines or len(script.text) > LONG_SCRIPT:
+    if not script.is_release_assumed or not lines or len(script.text) > LONG_SCRIPT:
         return findings
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
         return findings
@@ -187,7 +187,7 @@ def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
         return [finding for finding in findings if applies(finding.rule, Applies.PURE_WRITERS)]
     if script.writes_jobs:
         findings = [finding for finding in findings if applies(finding.rule, Applies.WRITERS)]
-    if not (lines := {*script.placeholders, *script.unfilled}):
+    if not (lines := {*script.program_placeholders, *script.person_placeholders}):
         return findings
     if script.is_template:
         return [finding for finding in findings if applies(finding.rule, Applies.TEMPLATES)]

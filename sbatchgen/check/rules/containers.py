@@ -47,7 +47,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
                 what = f"Apptainer refuses {word.text}: one dash is for options of a letter"
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")
                 return
-    variables = script.assigned | {name for name, _ in script.site_env}
+    variables = script.assigned_names | {name for name, _ in script.site_env}
     has_gpu_flag = any(GPU_FLAGS & container.options.keys() for container in containers)
     if has_gpu_flag or not containers or GPU_VARIABLES & variables:
         return

@@ -171,7 +171,7 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
             if script.release < MAIL_TYPES_REPLACE:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
-            severity = "info" if script.assumed else None
+            severity = "info" if script.is_release_assumed else None
             fix = f"--mail-type={','.join(dict.fromkeys(filter(None, mail_types)))}"
         else:
             what = f"--{use.spec.name} is given in line {first_use.word.line} too: the last value counts, "
@@ -181,7 +181,7 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB130", "warning", "an option of another release")
 def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
-    for use in uses(script) if script.assumed else ():
+    for use in uses(script) if script.is_release_assumed else ():
         since = releases(use.spec.name)[:1]
         if since and RELEASES.index(since[0]) > RELEASES.index(OLD_SLURM):
             what = f"--{use.spec.name} came with Slurm {since[0]}: an older sbatch refuses the script"
@@ -193,8 +193,8 @@ def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
         is_newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
         when = f"came with Slurm {known[0]}" if is_newer else f"is not in any Slurm after {known[-1]}"
         what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
-        fix = "remove it" if not script.assumed else "remove it, or name your release: lint --slurm RELEASE"
-        yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
+        fix = "remove it" if not script.is_release_assumed else "remove it, or name your release: lint --slurm RELEASE"
+        yield Hit(script.at_use(stop), what, fix, "warning" if script.is_release_assumed else "error")
 
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)

@@ -192,7 +192,7 @@ def _typographic_characters(script: JobScript) -> Iterator[Hit]:
     applies=Applies.USUALLY | Applies.PLACEHOLDERS | Applies.TEMPLATES,
 )
 def _unfilled_template(script: JobScript) -> Iterator[Hit]:
-    matches = script.placeholders
+    matches = script.program_placeholders
     first = min(matches, key=lambda number: number not in script.directive_lines, default=None)
     if first is not None:
         match = matches[first]

@@ -87,7 +87,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
     export = script.option("export")
     if "export" not in script.options or "ALL" in export.upper().split(","):
         return
-    if "SLURM_EXPORT_ENV" in script.assigned:
+    if "SLURM_EXPORT_ENV" in script.assigned_names:
         return
     prepares = script.named(*PREPARES, "conda", "spack")
     sets_variables = prepares or any(setting.exported for setting in script.body.sets)
@@ -251,7 +251,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
     printing = script.named("echo", "printf")
     for use in script.first_uses(_NEEDED_OPTIONS.get):
         options = _NEEDED_OPTIONS[use.name]
-        if script.sbatch.has_foreign or use.name in script.tested:
+        if script.sbatch.has_foreign or use.name in script.tested_words:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
@@ -265,7 +265,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
         use_offsets = [other.at for other in script.body.uses if other.name == use.name]
         is_only_printed = all(any(echo.at <= at < echo.end for echo in printing) for at in use_offsets)
-        caller_may_add_option = script.is_wrapped or not (script.is_sized or options == ["array"])
+        caller_may_add_option = script.is_submitted_by_script or not (script.has_size_options or options == ["array"])
         severity = "info" if is_only_printed or caller_may_add_option else None
         yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
 
@@ -330,7 +330,7 @@ def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
 def _old_names(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
         new = _NEW_NAMES.get(use.name)
-        if new is None or use.name in script.assigned:
+        if new is None or use.name in script.assigned_names:
             continue
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
         column = line.find(use.name, use.column - 1) + 1  # 0 if the line lacks the name
@@ -353,8 +353,8 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
 def _buffered_output(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
-    known = script.assigned | {variable for variable, _ in script.site_env}
-    if script.starts_unseen or name in known:
+    known = script.assigned_names | {variable for variable, _ in script.site_env}
+    if script.may_start_unseen or name in known:
         return
     if script.resources.time is None or script.resources.time < LONG_OUTPUT_S:
         return
@@ -402,7 +402,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return resources.cpus_per_task
     # A partition may give a job with GPUs more CPUs, and sbatch's command line may ask for them.
     may_have_more = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    may_have_more = may_have_more or script.has_nodes_alone or launch.step is None or not script.is_sized
+    may_have_more = may_have_more or script.has_nodes_alone or launch.step is None or not script.has_size_options
     return None if may_have_more else 1
 
 

@@ -75,7 +75,7 @@ def _skipped_lines(script: JobScript) -> Iterator[Hit]:
 )
 def _refused_lines(script: JobScript) -> Iterator[Hit]:
     for line in _foreign_lines(script):
-        if line.line not in script.placeholders and (refused := _refused_word(line)):
+        if line.line not in script.program_placeholders and (refused := _refused_word(line)):
             word, why = refused
             what = f"sbatch reads #{line.kind.name} lines too, and refuses the script: {why}"
             other = script.other_scheduler

@@ -141,7 +141,7 @@ def _time_given(job: Job) -> Iterator[Hit]:
     limits = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     default = f", {limits[0]}," if limits and limits[0] else ""
     what = f"no --time: the partition's default{default} may end the job too early, or let it wait for long"
-    severity = "info" if job.is_brief or job.is_wrapped else None
+    severity = "info" if job.is_brief or job.is_submitted_by_script else None
     yield Hit("time", what, "add --time=HH:MM:SS", severity)  # type: ignore[arg-type]
 
 

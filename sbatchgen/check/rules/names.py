@@ -88,7 +88,7 @@ def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     yield from _unexported_to_tasks(script, exported)
     exported |= {setting.name for setting in body.sets if setting.exported}
     used = {use.name for use in body.uses}  # no hit: the script may keep these variables for itself
-    if not _RANK_VARIABLES.isdisjoint(script.assigned):
+    if not _RANK_VARIABLES.isdisjoint(script.assigned_names):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
         has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
         if not has_python or has_launcher:
@@ -163,11 +163,11 @@ _MADE_VARIABLE = re.compile(
 
 @RULES.add("SB424", "warning", "a variable of another scheduler", words=(*SCHEDULER_VARIABLES,))
 def _scheduler_variables(script: JobScript) -> Iterator[Hit]:
-    tests_name = _SCHEDULERS & {word.lower() for word in script.tested}
-    if tests_name or any(map(SCHEDULER_VARIABLES.get, script.tested)):
+    tests_name = _SCHEDULERS & {word.lower() for word in script.tested_words}
+    if tests_name or any(map(SCHEDULER_VARIABLES.get, script.tested_words)):
         return  # the script is for several schedulers
     for use in script.first_uses(SCHEDULER_VARIABLES.get):
-        if use.name in script.tested:
+        if use.name in script.tested_words:
             continue
         what = f"Slurm does not set {use.name}: it is empty"
         if script.lines[use.line - 1].lstrip().startswith("cd "):

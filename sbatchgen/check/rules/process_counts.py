@@ -39,7 +39,7 @@ ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 def _unstarted_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
-    if tasks < 2 or script.steps or script.starts_unseen:
+    if tasks < 2 or script.steps or script.may_start_unseen:
         return
     if any(launch.mpi or launch.launcher for launch in script.launches):
         return
@@ -176,7 +176,7 @@ def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
     is_sized = {"nodes", "ntasks-per-node"} & script.options.keys()
     if not nodes or not is_sized or len(launches) != 1:
         return
-    if "array" in script.options or script.is_wrapped or script.named("sbatch"):
+    if "array" in script.options or script.is_submitted_by_script or script.named("sbatch"):
         return  # other jobs may have the other nodes
     launch = launches[0]
     launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
@@ -236,7 +236,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     is_shared = any(launch.command.background for launch in trainings)  # launches may share the job
     for launch in trainings:
         launcher = launch.launcher
-        if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
+        if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned_names:
             continue
         workers, gpus = launch.workers, resources.gpu_count
         option = launcher.option(PROGRAMS[launcher.name].role("PROCESSES"))

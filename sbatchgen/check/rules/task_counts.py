@@ -64,7 +64,7 @@ def _is_only_work(script: JobScript, launch: Launch) -> bool:
     """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
-    has_other_work = script.starts_unseen or script.steps
+    has_other_work = script.may_start_unseen or script.steps
     return is_alone and not (_THREADS.search(script.text) or has_other_work)
 
 
@@ -140,7 +140,7 @@ LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give
 )
 def _missing_ranks(script: JobScript) -> Iterator[Hit]:
     native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
-    if not native or script.folder is None or script.starts_unseen or script.named("cd"):
+    if not native or script.folder is None or script.may_start_unseen or script.named("cd"):
         return
     if _RANK_NAME.search(script.text):
         return

@@ -24,7 +24,7 @@ class Job:
     profile: KnownCluster = NO_CLUSTER  # the facts of the cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
     # Whether no release is named. An error that older releases do not raise is a warning then.
-    assumed: bool = False
+    is_release_assumed: bool = False
     makes_log_folders: bool = False  # whether the folders of the logs are made before the submission
     folder: Path | None = None  # the folder of the submission; None if unknown
 
@@ -76,7 +76,7 @@ class Job:
         return ""
 
     @property
-    def is_wrapped(self) -> bool:
+    def is_submitted_by_script(self) -> bool:
         """Whether another script submits the job, and may add options."""
         return False
 

@@ -222,7 +222,7 @@ def sourcing_commands(body: Body) -> Iterator[Command]:
             yield command
 
 
-def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
+def may_start_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Return whether a script may start programs out of sight: through other scripts or variables."""
     if any(sourcing_commands(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True

@@ -23,7 +23,7 @@ class JudgedJob(Job):
         super().__init__(
             profile=resolved.profile,
             slurm=release or DEFAULT_SLURM,
-            assumed=not release,
+            is_release_assumed=not release,
             makes_log_folders=makes_log_folders,
         )
         self.resolved = resolved

@@ -131,7 +131,7 @@ def _is_missing_here(job: JudgedJob, name: str) -> bool:
 
     with_option, plugin_options = releases(name), job.profile.plugin_options
     # Without the cluster's release, an option of any release may be there.
-    in_sbatch = bool(with_option) if job.assumed else job.slurm[:5] in with_option
+    in_sbatch = bool(with_option) if job.is_release_assumed else job.slurm[:5] in with_option
     return plugin_options is not None and not in_sbatch and not {name, f"{name}="} & {*plugin_options}
 
 

@@ -59,7 +59,7 @@ def settings_of(
         places=document.places if document else {},
         slurm=release,
         folder=places.folder,
-        assumed=not known_release,
+        is_release_assumed=not known_release,
         selected=selected,
         pedantic=pedantic,
         disabled=disabled,
