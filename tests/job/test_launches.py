@@ -106,12 +106,12 @@ def test_scripts_that_start_others(body: str, *, unseen: bool) -> None:
 
 
 def test_native_ranks() -> None:
-    assert [launch.is_native for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")] == [
+    assert [launch.runs_rank_per_task for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")] == [
         True,
         False,
         False,
     ]
-    assert not launches("srun python `which torchrun` t.py")[0].is_native
+    assert not launches("srun python `which torchrun` t.py")[0].runs_rank_per_task
 
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.sh")), ids=lambda file: file.stem)

@@ -127,7 +127,7 @@ def _meets_at_home(script: JobScript) -> Iterator[Hit]:
             continue
         if {"container-mount-home", "container-mounts"} & step.options.keys():
             continue
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             written = {match[1] for match in _WRITES_HOME.finditer(body.source.text)}
             read = {match[1] for match in _READS_HOME.finditer(body.source.text)}
             if shared_files := written & read:

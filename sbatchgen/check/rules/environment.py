@@ -157,12 +157,12 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
     """Find tasks that see a single GPU by CUDA_VISIBLE_DEVICES, and have a LOCAL_RANK above 0."""
     for launch in script.trainings:
         tasks = launch.tasks_per_node or 0
-        if not launch.is_native or tasks < 2:
+        if not launch.runs_rank_per_task or tasks < 2:
             continue
         source = script.source_of(launch)
         if source and "device_count" in source.words:
             continue  # the trainer counts its GPUs: LOCAL_RANK % torch.cuda.device_count()
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             texts = _value_texts(body)
             if all(_holds_local_id(name, texts) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
                 what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "

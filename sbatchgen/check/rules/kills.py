@@ -55,7 +55,7 @@ def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
 def _ends_itself(script: JobScript) -> Iterator[Hit]:
     """Find a pkill -f that ends its own shell and srun, whose command lines hold the text of bash -c."""
     for launch in script.steps:
-        for shell, body in launch.strings:
+        for shell, body in launch.shell_strings:
             for command in body.commands if shell.option("command") else ():
                 pattern = _pattern(command) if _matches_command_lines(command) else ""
                 if pattern and _matches(pattern, body.source.text):

@@ -12,7 +12,7 @@ from sbatchgen.check.bash import Body
 from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS
 from sbatchgen.check.executables.word_table import rows
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.script.launches import Launch, slurm_number
+from sbatchgen.check.script.launches import Launch, slurm_variable_number
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -182,7 +182,7 @@ _SCHEDULERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
 def _world_size(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks = launch.tasks
-        if not launch.is_native or not tasks:
+        if not launch.runs_rank_per_task or not tasks:
             continue
         before = [setting for setting in script.body.sets if setting.at < launch.command.end]
         sizes = [setting for setting in before if setting.name == "WORLD_SIZE"]
@@ -195,7 +195,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
-            is_of_job = slurm_number("SLURM_NTASKS", script.resources) == tasks
+            is_of_job = slurm_variable_number("SLURM_NTASKS", script.resources) == tasks
             fix = f"WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else tasks}"
             yield Hit(script.at_start(inherited[-1]), what, fix)
         return

@@ -309,7 +309,7 @@ def _expected_counts(script: JobScript) -> Iterator[Hit]:
             if unit == "GPU":
                 available = resources.gpu_count
             if unit == "process":  # Lightning compares `devices` with the tasks of srun
-                available = (launch.tasks_per_node or 0) if launch.is_native else 0
+                available = (launch.tasks_per_node or 0) if launch.runs_rank_per_task else 0
             # If the launch uses fewer nodes, other steps may have the rest.
             has_all_nodes = launch.nodes == nodes or "ray start" in script.text
             uses_less = wanted < available and unit != "GPU" and has_all_nodes
@@ -378,7 +378,7 @@ def _ranks_with_one_gpu(script: JobScript) -> Iterator[Hit]:
         binding = "ntasks-per-gpu"
     for launch in script.trainings:
         tasks = launch.tasks_per_node
-        if not binding or not launch.is_native or tasks is None or tasks < 2:
+        if not binding or not launch.runs_rank_per_task or tasks is None or tasks < 2:
             continue
         if launch.step and launch.step.option("gpu-bind") is None:
             what = f"with --{binding} each task sees only its own GPU, as number 0: a program that uses GPU "
@@ -416,7 +416,7 @@ def _ranks_unlike_gpus(script: JobScript) -> Iterator[Hit]:
         return
     for launch in script.trainings:
         tasks = launch.tasks_per_node
-        if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
+        if not launch.runs_rank_per_task or not tasks or tasks < 2 or launch.step_gpus:
             continue
         if tasks != gpus and not launch.command.background:
             fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"

@@ -85,7 +85,7 @@ def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
-        if launch.is_native and is_first_native:
+        if launch.runs_rank_per_task and is_first_native:
             is_first_native = False
             for setting, name in _exported_early(script, launch, names):
                 what = f"{setting.name}=${name} is set before srun starts: all {tasks} tasks get the same "
@@ -387,7 +387,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 def _same_training_in_each_task(script: JobScript) -> Iterator[Hit]:
     """Find a training that srun starts several times, whose tasks know no other task and save one file."""
-    native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
+    native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
     if not native or script.named("cd") or _TASK_MARKS.search(script.text):
         return
     for launch in native:
@@ -408,7 +408,7 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
         has_shared_image = has_shared_node and all(container.pyxis for container in script.containers)
         if tasks < 2 or launch.mpi or (script.containers and not has_shared_image):
             continue  # tasks with an image of their own share nothing
-        commands = (command for _, body in launch.strings for command in body.commands)
+        commands = (command for _, body in launch.shell_strings for command in body.commands)
         for command in commands:
             text = command.text + "".join(_variable_values(script, command.text))
             has_own_place = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)

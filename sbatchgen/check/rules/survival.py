@@ -362,7 +362,7 @@ def _shell_that_keeps_signal(script: JobScript) -> Iterator[Hit]:
 def _server_that_keeps_step(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             if any(command.name in _ENDING_PROGRAMS or command.name == "exec" for command in body.commands):
                 continue
             if all(command.background for command in body.commands):
@@ -408,7 +408,7 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if (launch.tasks or 0) < 2 or launch.is_helper:
             continue
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             if any(command.name in _ENDING_PROGRAMS for command in body.commands):
                 continue
             background = (other for other in body.commands if other.background)

@@ -83,7 +83,7 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
         return
     for launch in script.trainings:
         step = launch.step
-        if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
+        if step and launch.runs_rank_per_task and not {"ntasks", "ntasks-per-node"} & step.options.keys():
             what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
             what += f"--ntasks-per-node={per_node} is only a limit beside it, which Lightning takes for the "
             what += "number"
@@ -139,7 +139,7 @@ LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give
     report="https://github.com/NVlabs/Long-RL/issues/20",
 )
 def _missing_ranks(script: JobScript) -> Iterator[Hit]:
-    native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
+    native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
     if not native or script.folder is None or script.may_start_unseen or script.named("cd"):
         return
     if _RANK_NAME.search(script.text):

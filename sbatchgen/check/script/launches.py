@@ -1,4 +1,4 @@
-"""The launches of a script: the step, the launcher and the program of each, and the number of processes.
+"""The launches of a script: the commands that start programs, each with its step, launcher and processes.
 
     for launch in script.launches:  # srun --nodes=2 torchrun --nproc-per-node=4 train.py
         launch.step.name, launch.launcher.name, launch.program.name  # "srun", "torchrun", "train.py"
@@ -17,20 +17,22 @@ from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS, STARTING_KINDS, commands, programs
 from sbatchgen.check.script.resource_request import Amounts, ResourceRequest
 
-# Programs that start processes on the job's nodes themselves. Their command lines are not followed.
+# Programs that start processes on the job's nodes without srun. Their command lines are not followed.
 OTHER_LAUNCHERS = programs("elsewhere")
 CONTAINERS = programs("hpc-container")  # such as apptainer exec
 CHAIN_STARTERS = commands(*STARTING_KINDS) | {"eval"}  # commands that start other programs
-# A script that starts a launcher, a training or a program of MPI holds at least one word of its list.
+# A script that starts a launcher, a training or a program of MPI holds at least one word of the list below. A
+# rule searches the text for these words first, which is faster than reading the script.
 LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for module in MODULES}),)
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
 MPI_WORDS = (*sorted(programs("mpi")),)
-HELPERS = programs("helper")  # programs on which no training depends
-STEP_WATCHER = "/training/step_end.py"  # rendered scripts start this file next to their steps
-_LAUNCHER_NAME = re.compile(r"torchrun|deepspeed|accelerate")  # such as python $(which torchrun)
-_PYTHON = re.compile(r"python[\d.]*")
-_SHELL_SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")
-# Files that set up a shell, such as activate of a virtual environment, and start nothing.
+HELPERS = programs("helper")  # programs such as hostname, on which no training depends
+# The end of the path of a program that rendered scripts start in their steps, and that is no training.
+STEP_WATCHER = "/training/step_end.py"
+_LAUNCHER_NAME = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
+_PYTHON = re.compile(r"python[\d.]*")  # such as python and python3.11
+_SHELL_SCRIPT = re.compile(r"\.(?:sh|bash|slurm|sbatch|job)$")  # the end of a name such as run.sh
+# Names of files that only set up a shell, such as bin/activate of a virtual environment, and ~/.bashrc.
 _SETUP_FILE = re.compile(
     r"(?:activ|conda|mamba|env|profile|modul|lmod|setvars|load_|init)[^/]*$|rc$|/init/\w+$|-release$"
     r"|\b(?:config|settings|params|vars)(?:\.sh)?$",
@@ -101,23 +103,23 @@ class Launch:
         return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
 
     @cached_property
-    def is_native(self) -> bool:
-        """Whether srun itself starts each process of a training."""
+    def runs_rank_per_task(self) -> bool:
+        """Whether each task of the step is one process of a training, without a launcher."""
         if self.step is None or self.launcher or self.mpi or not self.is_training:
             return False
         return not _LAUNCHER_NAME.search(self.program.words[0].text)
 
     @cached_property
-    def strings(self) -> tuple[tuple[Tool, Body], ...]:
-        """Each shell with -c in the step, such as bash -c 'python x.py', and the body of its string."""
+    def shell_strings(self) -> tuple[tuple[Tool, Body], ...]:
+        """Each shell with -c in the step, such as bash -c 'python x.py', and the string as a body."""
         pairs = zip(self.tools, self.tools[1:], strict=False) if self.step else ()
         return tuple((shell, tool.body) for shell, tool in pairs if shell.name in SHELLS)
 
     @cached_property
     def runs_in_some_tasks(self) -> bool:
-        """Whether only some tasks may start the program, as their string starts it in an if or a case."""
-        at = self.program.words[0].at
-        inner = (command for _, body in self.strings for command in body.commands)
+        """Whether only some tasks may start the program, as bash -c starts it in an if or a case."""
+        at = self.program.words[0].at  # the offset of the program's name
+        inner = (command for _, body in self.shell_strings for command in body.commands)
         return any(command.context.branch and command.at <= at < command.end for command in inner)
 
     @property
@@ -128,7 +130,7 @@ class Launch:
 
     @cached_property
     def nodes(self) -> int | None:
-        """The number of nodes of the step, 1 without srun; None if the script does not show the number."""
+        """The number of nodes of the step; 1 without srun, None if the script does not show the number."""
         if self.step is None:
             return 1
         option = self.step.option("nodes")
@@ -136,7 +138,7 @@ class Launch:
 
     @cached_property
     def tasks(self) -> int | None:
-        """The number of tasks of the step, 1 without srun; None if the script does not show the number."""
+        """The number of tasks of the step; 1 without srun, None if the script does not show the number."""
         if self.step is None:
             return 1
         if option := self.step.option("ntasks"):
@@ -161,6 +163,7 @@ class Launch:
         """The value of --ntasks-per-gpu; 0 if the script hides the number, None without the option."""
         option = self.step.option("ntasks-per-gpu") if self.step else None
         if option and self.step:
+            # With GPUs of its own, the step has tasks for another number of GPUs than the job's.
             return 0 if self.step_gpus else self.number(option, self.step) or 0
         return self.resources.ntasks_per_gpu
 
@@ -175,10 +178,11 @@ class Launch:
 
     @cached_property
     def launcher_call(self) -> LauncherCall | None:
-        """The launcher's options as a call; None without a launcher."""
+        """The call of the launcher with its options; None without a launcher."""
         tool = self.launcher
         if tool is None:
             return None
+        # A value such as $SLURM_NNODES is replaced by the number that Slurm gives the variable.
         numbers = {option.name: self.number(option, tool) for option in tool.uses if option.value is None}
         texts = {name: None if number is None else str(number) for name, number in numbers.items()}
         options = {option.name: option.value for option in tool.uses} | texts
@@ -195,20 +199,21 @@ class Launch:
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
     def number(self, option: ToolOption | None, tool: Tool) -> int | None:
-        """Return the number in an option of a tool, even from a variable of Slurm; None if unknown."""
+        """Return the number in an option of a tool, such as 4 or $SLURM_NNODES; None if it is unknown."""
         if option is None:
             return None
         if option.value is not None:
             return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
         word = option.own_word(tool.body)
-        return _count(word, tool.body, self.resources) if word else None
+        return _word_number(word, tool.body, self.resources) if word else None
 
     def _first_tool(self, names: Collection[str]) -> Tool | None:
+        """Return the first tool of the chain with one of these names."""
         return next((tool for tool in self.tools if tool.name in names), None)
 
 
 def launches(body: Body, resources: ResourceRequest) -> Iterator[Launch]:
-    """Yield the commands that start Python, or a program through another program, in the text's order."""
+    """Yield the commands that start Python or a program through another program, in the order of the text."""
     for command in body.commands:
         for tools in _tool_chains(command, body):
             yield Launch(command=command, tools=tools, resources=resources)
@@ -223,15 +228,16 @@ def sourcing_commands(body: Body) -> Iterator[Command]:
 
 
 def may_start_unseen(body: Body, launches: Iterable[Launch]) -> bool:
-    """Return whether a script may start programs out of sight: through other scripts or variables."""
-    if any(sourcing_commands(body)) or any(_is_unseen(command, body) for command in body.commands):
+    """Return whether a script may start programs that it does not show: by other scripts or by variables."""
+    if any(sourcing_commands(body)) or any(_may_start_others(command, body) for command in body.commands):
         return True
+    # A launch in $( ) only computes a text.
     started = (launch for launch in launches if not launch.command.context.substitution)
-    return any(_is_opaque(launch.program) and not launch.is_python_file for launch in started)
+    return any(_hides_work(launch.program) and not launch.is_python_file for launch in started)
 
 
 def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
-    """Yield the chain of tools that a command starts; several chains for the commands of an eval."""
+    """Yield the chain of tools that a command starts. An eval may start several chains."""
     name = command.name
     if command.is_test or not (name in CHAIN_STARTERS or not name or _PYTHON.fullmatch(name)):
         return
@@ -247,29 +253,27 @@ def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
 
 
 def _is_launch(tools: tuple[Tool, ...]) -> bool:
-    """Return whether a chain starts a program that can be followed, or an unknown program.
-
-    Commands such as `conda list` only describe. A command whose name is the output of $( ) is not followed.
-    """
+    """Return whether a chain of tools is a launch: it starts Python, another program, or a hidden program."""
     first = tools[0]
-    if "describe" in first.options:
+    if "describe" in first.options:  # a command such as `conda list`, which starts nothing
         return False
-    is_substitution = first.name.startswith(("$(", "`"))
-    return len(tools) > 1 or first.name == "python" or (_is_opaque(first) and not is_substitution)
+    is_substitution = first.name.startswith(("$(", "`"))  # $( ) may give the name of any command
+    return len(tools) > 1 or first.name == "python" or (_hides_work(first) and not is_substitution)
 
 
-def _is_opaque(program: Tool) -> bool:
-    """Return whether the text hides what a program does: a shell's script, or a variable as its name."""
+def _hides_work(program: Tool) -> bool:
+    """Return whether the text hides the work of a program: a script of a shell, or a variable as the name."""
     name = program.name
     if name in SHELLS:
         return bool(program.rest) or program.option("command") is not None
     return name[:1] in '$`"' or "$" in name or bool(_SHELL_SCRIPT.search(name))
 
 
-def _is_unseen(command: Command, body: Body) -> bool:
+def _may_start_others(command: Command, body: Body) -> bool:
     """Return whether a command may start programs that the text does not show, such as sbatch or xargs."""
     name = command.name
     if name == "eval" and len(command.words) == 2:
+        # eval $COMMAND hides the command, unless the text sets COMMAND. eval "$(conda shell.bash hook)" does not.
         written, resolved = command.words[1].pieces, body.resolve(command.words[1]).pieces
         has_unknown_variable = any(piece.kind == "variable" for piece in resolved)
         return has_unknown_variable and not any(piece.kind == "command" for piece in written)
@@ -283,30 +287,34 @@ def fixed_nodes(resources: ResourceRequest) -> int | None:
     return resources.nodes if resources.nodes_max in (None, resources.nodes_min) else None
 
 
-def _count(word: Word, body: Body, resources: ResourceRequest) -> int | None:
-    """Return the number in a word: digits, a variable of Slurm, or a product such as $((2 * NODES))."""
+def _word_number(word: Word, body: Body, resources: ResourceRequest) -> int | None:
+    """Return the number in a word: digits, a variable of Slurm, or a product such as $((2 * NODES)).
+
+    None if the number is unknown.
+    """
     piece = body.resolve(word).only_piece
     if piece is None or piece.subscript or piece.operator not in ("", ":-", ":?"):
         return None
     if piece.kind != "arithmetic":
         is_number = re.fullmatch(r"\d{1,9}", piece.text, re.ASCII) is not None
-        return int(piece.text) if is_number else slurm_number(piece.name, resources)
-    product, sign = 1, "*"
-    for part in re.split(r"([*/])", re.sub(r"[ \t]|\$\{?|\}", "", piece.text[3:-2])):
+        return int(piece.text) if is_number else slurm_variable_number(piece.name, resources)
+    product, operator = 1, "*"
+    expression = re.sub(r"[ \t]|\$\{?|\}", "", piece.text[3:-2])  # "2*NODES" of $((2 * $NODES))
+    for part in re.split(r"([*/])", expression):
         if part in ("*", "/"):
-            sign = part
+            operator = part
             continue
         is_name = part.isidentifier()
         inner = Piece("variable" if is_name else "text", part, False, piece.at, part if is_name else "")
-        factor = _count(Word((inner,), piece.at, piece.at, body.source), body, resources)
+        factor = _word_number(Word((inner,), piece.at, piece.at, body.source), body, resources)
         if not factor:
             return None
-        product = product * factor if sign == "*" else product // factor
+        product = product * factor if operator == "*" else product // factor
     return product
 
 
-def slurm_number(name: str, resources: ResourceRequest) -> int | None:
-    """Return the number in a variable of Slurm; None if the variable is unknown, unset or no number."""
+def slurm_variable_number(name: str, resources: ResourceRequest) -> int | None:
+    """Return the number that Slurm gives a variable in the job; None without a known number."""
     nodes = fixed_nodes(resources)
     tasks = nodes * resources.ntasks_per_node if nodes is not None and resources.ntasks_per_node else None
     numbers = {
@@ -325,7 +333,7 @@ def slurm_number(name: str, resources: ResourceRequest) -> int | None:
 
 
 def _untyped_count(amounts: Amounts | None) -> int | None:
-    """Return the number in a --gpus option without a type; with a type, the variable holds no number."""
+    """Return the number in a --gpus option; None with a type, as Slurm's variable is then a100:2."""
     if amounts is None or len(amounts) != 1:
         return None
     [(gpu_type, count)] = amounts

@@ -47,14 +47,14 @@ gpus-per-task gres nodelist mem mem-per-cpu
 SIZE_OPTIONS = frozenset(_SIZE_OPTIONS.split())
 CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a container holds such a word
 _BRIEF_PROGRAMS = programs("brief") | {""}  # "" is the name of a command that only sets variables
-# Commands that run for long although their program is brief, such as sleep 1h and tail -f. Programs that may run
-# for long: $COMMAND, ./script.
+# Commands that run for long although their program is brief, such as sleep 1h and tail -f, and commands of
+# unknown programs: $COMMAND, ./script.
 _LONG_COMMAND = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
-_JOB_VARIABLE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
+_JOB_VARIABLE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has; \d is for $1
 
 
 def _comment_start(directive: Directive) -> int:
-    """Return the offset of the comment after a directive's words; without a comment, the offset of the end."""
+    """Return the offset in a directive of the comment after its words; of the end without a comment."""
     text = directive.text
     end = directive.words[-1].end - 1 if directive.words else len(text)
     has_comment = text[end : end + 1].isspace() and text[end:].lstrip().startswith("#")
@@ -172,7 +172,7 @@ class JobScript(Job):
 
     @cached_property
     def is_for_program(self) -> bool:
-        """Whether a program may fill in the script, and with it the placeholders that look made for people."""
+        """Whether a program may fill in the script, even the placeholders that look made for people."""
         return bool(self.program_placeholders) or placeholders.may_be_filled_by_program(
             self.text, len(self.directive_lines), self.person_placeholders
         )

@@ -10,7 +10,7 @@ from sbatchgen.base.units import ShellPath
 from sbatchgen.check.bash import Body, Piece, Word
 from sbatchgen.check.bash.chain import Tool, ToolOption
 from sbatchgen.check.bash.word import LITERAL
-from sbatchgen.check.script.launches import slurm_number
+from sbatchgen.check.script.launches import slurm_variable_number
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
@@ -127,7 +127,7 @@ class Draft:
             return None if piece.kind == "glob" else piece.text
         if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
             return None
-        number = slurm_number(piece.name, self.script.resources)
+        number = slurm_variable_number(piece.name, self.script.resources)
         return None if number is None else str(number)
 
     def user_value(self, piece: Piece) -> str | None:
