@@ -697,7 +697,7 @@ def test_a_folder_has_submitters_scripts_and_pages_summed_up_in_five_lines(comma
         "PAGE       FINDINGS",
         "docs/2.md  1 error, 2 warnings",
         "docs/5.md  5 warnings",
-        "and 3 pages with fewer",
+        "and 3 pages with fewer findings",
         "19 scripts, 2 of them submit others, in 5 pages: 1 error, 18 warnings",
     ]
 

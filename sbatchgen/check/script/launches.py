@@ -273,7 +273,7 @@ def _may_start_others(command: Command, body: Body) -> bool:
     """Return whether a command may start programs that the text does not show, such as sbatch or xargs."""
     name = command.name
     if name == "eval" and len(command.words) == 2:
-        # eval $COMMAND hides the command, unless the text sets COMMAND. eval "$(conda shell.bash hook)" does not.
+        # eval $COMMAND hides a command, unless the text sets COMMAND. eval "$(conda shell hook)" hides none.
         written, resolved = command.words[1].pieces, body.resolve(command.words[1]).pieces
         has_unknown_variable = any(piece.kind == "variable" for piece in resolved)
         return has_unknown_variable and not any(piece.kind == "command" for piece in written)
