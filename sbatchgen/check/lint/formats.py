@@ -139,9 +139,9 @@ def as_github(located_findings: Iterable[LocatedFinding]) -> str:
 
 
 def _escaped(text: str, also: str = "") -> str:
-    """Return the text with %XX for %, line breaks and the characters in `more`, and no control characters.
+    """Return the text for a workflow command: %XX replaces %, line breaks and the characters in `also`.
 
-    These characters have a meaning in workflow commands.
+    Other control characters are escaped as in texts of Python.
     """
     return "".join(f"%{ord(char):02X}" if char in "%\n" + also else char for char in visible(text))
 
