@@ -18,7 +18,7 @@ from sbatchgen.base.quoting import counted, one_line
 from sbatchgen.check.lint import fix, formats, shellcheck
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.linter import marks_secret, rules
-from sbatchgen.check.lint.source import STDIN, Source, files, sources
+from sbatchgen.check.lint.source import STDIN, Source, files_to_lint, sources
 from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
@@ -148,7 +148,7 @@ def lint_files(
     may be called in another process.
     """
     problems: list[Problem] = []
-    found_files = list(files(names, problems.append))
+    found_files = list(files_to_lint(names, problems.append))
     shellcheck_path = shellcheck.program(len(found_files), wanted=ask_shellcheck)
     task = Task(settings, fix_mode, shellcheck_path, find_more)
     checked = list(_check_all(found_files, task))

@@ -17,7 +17,7 @@ from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.quoting import CODE
 from sbatchgen.check.executables.word_table import rows
 from sbatchgen.check.script.own_options import own_options
-from sbatchgen.check.script.rank_need import RankNeed, needs_rank
+from sbatchgen.check.script.rank_need import RankNeed, first_rank_need
 from sbatchgen.check.script.saved_files import SavedFile, called, saved_files
 from sbatchgen.check.script.trainer_name import trainer_is_file
 
@@ -248,7 +248,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
         saved_files=() if changes_folder else tuple(dict.fromkeys(reader.saved_files)),
         trainer_calls=tuple(reader.trainer_calls),
         files=tuple(reader.trees),
-        rank_need=needs_rank(main_file, reader.trees) if shows_rank else None,
+        rank_need=first_rank_need(main_file, reader.trees) if shows_rank else None,
     )
 
 
