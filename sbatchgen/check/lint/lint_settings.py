@@ -9,7 +9,7 @@ from pathlib import Path
 from sbatchgen.base.finding import Finding, Severity
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.cluster_facts import KnownCluster
-from sbatchgen.check.lint.linter import applies, lint
+from sbatchgen.check.lint.linter import lint, rule_applies
 from sbatchgen.check.lint.source import Source
 from sbatchgen.check.rules.rule import Applies
 from sbatchgen.check.script.job import NO_CLUSTER
@@ -52,7 +52,7 @@ def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = 
     findings = lint(script_of(source, settings), others)
     if source.indents:
         kind = Applies.PARTS if source.is_part else Applies.EXAMPLES
-        findings = [finding for finding in findings if applies(finding.rule, kind)]
+        findings = [finding for finding in findings if rule_applies(finding.rule, kind)]
     shown = map(settings.with_severity, findings)
     return [source.place_in_file(finding) for finding in shown if finding is not None]
 
