@@ -25,7 +25,7 @@ from sbatchgen.check.script.known_options import (
     known_specs,
     plugin_specs,
 )
-from sbatchgen.check.script.read_request import resources
+from sbatchgen.check.script.read_request import read_request
 from sbatchgen.check.script.resource_request import ResourceRequest
 
 if TYPE_CHECKING:
@@ -348,11 +348,11 @@ class JobScript(Job):
     @cached_property
     def resources(self) -> ResourceRequest:
         """The script's request of Slurm. An option with a value that sbatch can't read counts as missing."""
-        return resources(
+        return read_request(
             self.options,
             slurm=self.slurm,
             at=self.at_use,
-            nowhere=self.at(1),
+            unset_place=self.at(1),
             default_partition=self.profile.default_partition,
         )
 
