@@ -61,11 +61,11 @@ def _partition_up(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB203", "error", "no partition is asked for, and the cluster has no default")
 def _partition_given(job: Job) -> Iterator[Hit]:
-    if job.fits_nowhere:
-        if job.why_nowhere:
+    if job.fits_no_partition:
+        if job.why_no_partition_fits:
             # If a partition was chosen, the rules that the job breaks there report the error.
             severity: Severity | None = "info" if job.has_chosen_partition else None
-            yield Hit(NOWHERE, job.why_nowhere, severity=severity)
+            yield Hit(NOWHERE, job.why_no_partition_fits, severity=severity)
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: Slurm refuses "

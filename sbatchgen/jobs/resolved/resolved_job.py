@@ -246,7 +246,7 @@ class ResolvedJob:
         return next((program.job for program in self.programs if program.share.is_main), self)
 
     @property
-    def fits_nowhere(self) -> bool:
+    def fits_no_partition(self) -> bool:
         """Whether the user has named no partition, and the job can't run in any."""
         return bool(self.passed_over) and self.partition_name in ("", *self.passed_over)
 
