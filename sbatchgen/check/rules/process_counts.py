@@ -164,7 +164,7 @@ def _launcher_on_one_node(script: JobScript) -> Iterator[Hit]:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue
-        has_no_nodes_option = not PROGRAMS[launcher.name].role("NODES")
+        has_no_nodes_option = not PROGRAMS[launcher.name].option_with_role("NODES")
         if has_no_nodes_option or "hostfile" in launcher.options:
             continue
         yield _single_start_hit(script, launch, launcher, nodes)
@@ -182,7 +182,7 @@ def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
     launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
     always_runs = not (context.function or context.loop or context.background or context.branch)
     if launcher and wanted > nodes and always_runs and launcher.name != "deepspeed":
-        option = PROGRAMS[launcher.name].role("NODES")
+        option = PROGRAMS[launcher.name].option_with_role("NODES")
         what = f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has "
         what += f"{counted(nodes, 'node')}"
         fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={wanted}"
@@ -198,26 +198,26 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
     at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_command_start(launch)}"
-    rank_option = launcher.option(program.role("RANK"))
-    is_static = call is not None and call.is_static
+    rank_option = launcher.option(program.option_with_role("RANK"))
+    is_static = call is not None and call.has_static_ranks
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
         fix = rendezvous.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
     elif rank_option or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
-        option = rank_option.name if rank_option else program.role("RANK").replace("-", "_")
+        option = rank_option.name if rank_option else program.option_with_role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
     elif is_static:
         fix += f", with {rendezvous.RDZV_OPTIONS}"
     if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
-            fix += f"{' and' if ', with' in fix else ', with'} --{program.role('NODES')}=$SLURM_NNODES"
+            fix += f"{' and' if ', with' in fix else ', with'} --{program.option_with_role('NODES')}=$SLURM_NNODES"
         return Hit(at, what, fix, "warning")
     what += f"it waits for {counted(launch.launcher_nodes - 1, 'node')}, where nothing starts it"
     edits: tuple[Edit, ...] = ()
     if launch.launcher_nodes == nodes and not rank_option and "ntasks-per-gpu" not in script.resources:
         start = insert_before(script, word, f"{ONE_ON_EACH_NODE} ")
         address_edits = rendezvous.rendezvous_edits(script, launcher) if is_static else ()
-        has_address = address_edits if is_static else call and call.role_option("HOST")[0]
+        has_address = address_edits if is_static else call and call.role_option("HOST").name
         edits = (*start, *address_edits) if start and has_address else ()
     return Hit(at, what, fix, edits=edits)
 
@@ -239,7 +239,7 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
         if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned_names:
             continue
         workers, gpus = launch.workers, resources.gpu_count
-        option = launcher.option(PROGRAMS[launcher.name].role("PROCESSES"))
+        option = launcher.option(PROGRAMS[launcher.name].option_with_role("PROCESSES"))
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
             what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
             what += f"{counted(gpus, 'GPU')}: "
@@ -282,7 +282,7 @@ def _has_one_process(launch: Launch) -> bool:
     """Return whether a torchrun starts one process by default, as the only task of its node."""
     is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
     call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
-    return call is not None and call.is_one_by_default
+    return call is not None and call.starts_one_by_default
 
 
 @RULES.add(

@@ -1,6 +1,6 @@
 """Checks options together: pairs that sbatch refuses, and counts of GPUs that contradict each other.
 
-The checks of GPUs and other generic resources find common mistakes: a resource with and without a type, shards
+The checks of GPUs and other generic resources find common mistakes: resources with and without a type, shards
 together with GPUs, and counts for the job, its nodes and its tasks that contradict each other.
 Source: Slurm's gres_job_state_validate, 22.05 to 26.05.
 """

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.check.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import major_release
 from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
@@ -140,7 +140,7 @@ def other_scheduler(text: str) -> OtherScheduler | None:
 def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
     """Return the lines of a script that are directives or look like directives, as a release reads them."""
     # Without an escaped space in the text, all releases read the same words, and share one cached result.
-    takes_escaped_space = line_of(slurm) >= "24.05" or "\\ " not in text
+    takes_escaped_space = major_release(slurm) >= "24.05" or "\\ " not in text
     return _cached_directives(text, takes_escaped_space=takes_escaped_space)
 
 

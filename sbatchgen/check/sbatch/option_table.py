@@ -34,14 +34,14 @@ def specs(release: str) -> dict[str, Spec]:
     """Return the options of a release, by long name; raise ValueError for an unknown release."""
     return {
         name: Spec(name, short.removeprefix("."), HasArgument(argument[0]), "!" in argument, "*" in argument)
-        for name, short, argument, _ in _rows(line_of(release))
+        for name, short, argument, _ in _rows(major_release(release))
     }
 
 
 @cache
 def variables(release: str) -> tuple[tuple[str, str], ...]:
     """Return the variables that sbatch of this release reads, each with the option that it sets."""
-    line = line_of(release)
+    line = major_release(release)
     named = (name for name, _, argument, _ in _rows(line) if "$" in argument)
     regular = ((f"SBATCH_{name.upper().replace('-', '_')}", name) for name in named)
     others = ((variable, name) for variable, name, since in _table("variables.txt") if line >= since)
@@ -55,7 +55,7 @@ def value_kinds() -> dict[str, str]:
 
 
 @cache
-def line_of(release: str) -> str:
+def major_release(release: str) -> str:
     """Return the release without its patch level, 22.05 of 22.05.8; raise ValueError if it is unknown."""
     line = ".".join(release.split(".")[:2])
     if line not in RELEASES:

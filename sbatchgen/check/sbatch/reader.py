@@ -20,7 +20,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.combination import check_options
 from sbatchgen.check.sbatch.getopt import Option, Stop, scan, winning_use
 from sbatchgen.check.sbatch.header import FOREIGN_KINDS, READ_KINDS, Directive, check_file, directives
-from sbatchgen.check.sbatch.option_table import Spec, line_of, specs
+from sbatchgen.check.sbatch.option_table import Spec, major_release, specs
 from sbatchgen.check.sbatch.rivals import hint_rivals
 from sbatchgen.check.sbatch.values import Message, RefusedError, check_value
 
@@ -56,7 +56,7 @@ def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iter
     lines = directives(script.decode("utf-8", "surrogateescape"), slurm=slurm)
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
     components: list[Component] = []
-    refusal, has_foreign, release = None, False, line_of(slurm)
+    refusal, has_foreign, release = None, False, major_release(slurm)
     try:
         check_file(script)
         for component_lines in _component_lines(lines):

@@ -104,7 +104,7 @@ class Job:
 
     @cached_property
     def site_env(self) -> set[tuple[str, str]]:
-        """The names and values of the variables that the cluster sets in all jobs, whatever their launcher."""
+        """The names and values of the variables that the cluster sets in jobs, whatever their launcher."""
         return {variable for facts in (self.profile, *self.partitions.values()) for variable in facts.job_env}
 
     def option(self, name: str) -> str:

@@ -14,7 +14,7 @@ from sbatchgen.check.sbatch.values import RefusedError, check_value
 # with a dot and matches the first.
 _LINE_MARKS = re.compile(r"[{<@!]|%[A-Z]{2}|%[%(]|_R_|__|XXX|\$\$|[=:\s]#|^\.")
 _LATER_MARK_STARTS = re.compile(r"[{<@!%_X$#]")  # searched after the first character
-# The shapes of placeholders for programs: {{ name }} and {% name %} of Jinja, @NAME@ of CMake, %NAME%, {name},
+# Shapes of placeholders for programs: {{ name }} and {% name %} of Jinja, @NAME@ of CMake, %NAME%, {name},
 # <<<name>>>, %(name)s, __NAME__, and those of public generators: !TBG_name and .TBG_name= of PIConGPU,
 # %%name%%, _R_NAME_, $${name} of string.Template, XXXnameXXX of RELION and #NAME# of JUBE.
 # Outside directives, only these shapes count. Each begins with a literal, for which the search is fast.

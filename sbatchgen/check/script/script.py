@@ -13,7 +13,7 @@ from sbatchgen.base.keys import record
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.sbatch.getopt import Option, Stop, scan, winning_use
 from sbatchgen.check.sbatch.header import READ_KINDS, Directive, Kind, OtherScheduler, other_scheduler
-from sbatchgen.check.sbatch.option_table import Spec, line_of
+from sbatchgen.check.sbatch.option_table import Spec, major_release
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script import placeholders
 from sbatchgen.check.script.job import Job
@@ -82,7 +82,7 @@ class JobScript(Job):
     @property
     def release(self) -> str:
         """The release of Slurm without its patch level: 22.05 for 22.05.8."""
-        return line_of(self.slurm)
+        return major_release(self.slurm)
 
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
