@@ -24,14 +24,14 @@ class Settings:
     slurm: str  # the release of Slurm that reads the scripts
     folder: Path  # the folder of the submission
     places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
-    is_release_assumed: bool = False  # whether the release is a guess
+    is_release_assumed: bool = False  # whether nobody named the release
     selected: tuple[str, ...] = ()  # the starts of ids of the selected rules; empty for all rules
-    pedantic: bool = False  # whether all pedantic rules are selected; else only rules with a whole id
+    pedantic: bool = False  # whether all pedantic rules report; otherwise those whose whole id is selected
     disabled: tuple[str, ...] = ()  # the starts of ids of the rules that are turned off
-    severity: Mapping[str, Severity] = field(default_factory=dict)  # other severities, by the starts of ids
+    severity: Mapping[str, Severity] = field(default_factory=dict)  # start of ids -> severity of these rules
     environment: Mapping[str, str] = field(default_factory=dict)  # the environment of the submission
-    makes_log_folders: bool = False  # whether the folders of logs are made before the submission
-    removed: tuple[str, ...] = ()  # the removed rules that flags or files name
+    makes_log_folders: bool = False  # whether the submission makes the folders of the logs
+    removed: tuple[str, ...] = ()  # ids in flags or files of rules that sbatchgen had in the past
 
     def with_severity(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity of these settings; None if its rule is off."""
@@ -44,12 +44,14 @@ class Settings:
         return finding._replace(severity=self.severity[max(starts, key=len)]) if starts else finding
 
 
-def findings_of(source: Source, settings: Settings, others: Sequence[Finding] = ()) -> list[Finding]:
-    """Return the findings of a script that these settings show, with lines and columns of the file.
+def findings_of(
+    source: Source, settings: Settings, other_findings: Sequence[Finding] = ()
+) -> list[Finding]:
+    """Return the findings in a script that these settings show, with their lines and columns in the file.
 
-    `others` are findings of other tools and of a dry run.
+    `other_findings` come from other tools or from a dry run.
     """
-    findings = lint(script_of(source, settings), others)
+    findings = lint(script_of(source, settings), other_findings)
     if source.indents:
         kind = Applies.PARTS if source.is_part else Applies.EXAMPLES
         findings = [finding for finding in findings if rule_applies(finding.rule, kind)]

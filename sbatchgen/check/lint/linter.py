@@ -69,7 +69,7 @@ def lint(script: JobScript, other_findings: Sequence[Finding] = ()) -> list[Find
     findings += _new_findings(script, other_findings, known=findings)
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
-            findings, script.file, script.lines, rules=[*rules()], certain=_decisive_rules(script)
+            findings, script.file, script.lines, rules=[*rules()], decisive_rules=_decisive_rules(script)
         )
     return in_order([*findings, *_failure_findings(script, failures)])
 
