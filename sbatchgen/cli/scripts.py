@@ -86,7 +86,9 @@ SLURM = click.option(
     show_default=True,
     help="Lowest severity that gives a nonzero exit status.",
 )
-@click.option("--fix", "fix_mode", flag_value="fix", help="Fix what can be fixed safely, and show the change.")
+@click.option(
+    "--fix", "fix_mode", flag_value="fix", help="Fix what can be fixed safely, and show the change."
+)
 @click.option("--diff", "fix_mode", flag_value="diff", help="Show what --fix would change.")
 @click.option(
     "--shellcheck/--no-shellcheck",

@@ -106,7 +106,9 @@ def test_scripts_that_start_others(body: str, *, unseen: bool) -> None:
 
 
 def test_native_ranks() -> None:
-    assert [launch.runs_rank_per_task for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")] == [
+    assert [
+        launch.runs_rank_per_task for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")
+    ] == [
         True,
         False,
         False,

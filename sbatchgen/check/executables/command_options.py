@@ -23,7 +23,7 @@ ReadOption = tuple[str, str, int, "int | None"]
 def program_name(
     words: Sequence[Any], known: Container[str], text: Callable[[Any], str] = str
 ) -> tuple[str, int]:
-    """Return the name of the program in a command, such as "uv run", and the index of the word after the name.
+    """Return the name of the program in a command, such as "uv run", and the index of the word after it.
 
     `known` has the names of programs, with their verbs. `text` returns the text of a word.
     """

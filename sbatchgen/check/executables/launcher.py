@@ -102,7 +102,7 @@ class LauncherCall:
 
     @property
     def port(self) -> str:
-        """The port on which a launcher of one node listens; "" for a free port, or a port that it may share."""
+        """The port on which a launcher of one node listens; "" for a port that is free or may be shared."""
         if self.name not in ("torchrun", "deepspeed") or self.nodes != 1:
             return ""
         if not self._has_static_backend:

@@ -32,7 +32,7 @@ class Program:
     counts: dict[str, int] = field(default_factory=dict)  # option with several values -> their number
     # Options that end the program's options, such as -m of python. The words after them belong to the module.
     last: set[str] = field(default_factory=set)
-    # Role -> the options that have it. The roles of a launcher are NODES, PROCESSES (on a node; for accelerate
+    # Role -> the options that have it. The roles of a launcher are NODES, PROCESSES (per node; for accelerate
     # on all nodes), RANK (of the node), PORT and HOST (of the rendezvous). The roles of MPI are PROCESSES (on
     # all nodes), EACH (the processes on a node) and PLACE (other hosts or slots than Slurm's).
     roles: dict[str, list[str]] = field(default_factory=dict)
@@ -102,7 +102,7 @@ def _read_table() -> None:
 
 _read_table()
 SHELLS = programs("shell")
-# Programs that start all processes of a training. If srun starts such a program, each task starts all of them.
+# Programs that start all processes of a training. If srun starts one, each task starts all of them.
 RANK_STARTERS = programs("step", "mpi", "starter") | {
     name for name in programs("launcher") if " " not in name
 }

@@ -1,6 +1,6 @@
-"""Finds the blocks of code in a document: fences of Markdown, code blocks of reStructuredText, `<pre>` of HTML.
+"""Finds blocks of code in documents: fences of Markdown, code blocks of reStructuredText, `<pre>` of HTML.
 
-A block has the lines of the document. Placeholders for readers are replaced, so that rules can judge the block.
+A block has the lines of the document, but placeholders for readers are replaced, so that rules can judge it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def _leaves_quote(line: str, opened: re.Match[str]) -> bool:
 
 
 def _indent_of_quote(line: str, width: int) -> int:
-    """Return the number of blanks and quote marks before a line, at most as many as before the fence (`width`)."""
+    """Return the number of blanks and quote marks before a line, at most those before the fence (`width`)."""
     start = line[:width]
     return len(start) - len(start.lstrip(" \t>"))
 

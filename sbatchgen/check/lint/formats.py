@@ -44,7 +44,9 @@ def as_text(located_findings: Iterable[LocatedFinding], style: Style) -> str:
         severity = style(finding.severity, finding.severity)
         at = f"{one_line(item.file)}:{place.line}:{place.column}"
         lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
-        lines.append(_marked_line(item.line, place.column, place.end, place.line) if item.line.strip() else "")
+        lines.append(
+            _marked_line(item.line, place.column, place.end, place.line) if item.line.strip() else ""
+        )
         lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
         if numbers := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
             lines.append(f"    also in line{'s' * (len(numbers) > 1)} {first_names(numbers, 8)}\n")

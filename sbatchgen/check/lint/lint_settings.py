@@ -44,9 +44,7 @@ class Settings:
         return finding._replace(severity=self.severity[max(starts, key=len)]) if starts else finding
 
 
-def findings_of(
-    source: Source, settings: Settings, other_findings: Sequence[Finding] = ()
-) -> list[Finding]:
+def findings_of(source: Source, settings: Settings, other_findings: Sequence[Finding] = ()) -> list[Finding]:
     """Return the findings in a script that these settings show, with their lines and columns in the file.
 
     `other_findings` come from other tools or from a dry run.

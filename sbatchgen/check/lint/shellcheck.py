@@ -35,7 +35,7 @@ _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
 def program(files: int, *, wanted: bool | None) -> str:
     """Return the path of shellcheck; "" if shellcheck is not installed or should not run.
 
-    `wanted` is true for --shellcheck and false for --no-shellcheck. If it is None, the number of files decides.
+    `wanted` is true for --shellcheck and false for --no-shellcheck. If None, the number of files decides.
 
     Raises:
         CommandLineError: `wanted` is true, and shellcheck is not installed.

@@ -98,7 +98,7 @@ def apply_suppressions(
 ) -> list[Finding]:
     """Return the findings that no comment turns off, and the findings about the comments.
 
-    `rules` are the ids of all rules. `decisive_rules` are the ids of those that would surely find their mistake.
+    `rules` are the ids of all rules. `decisive_rules` are those that would surely find their mistake.
     A comment that turns off such a rule is useless if the rule finds nothing.
     """
     comments = list(find_suppressions(file, lines))

@@ -193,7 +193,11 @@ def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
         is_newer = RELEASES.index(known[0]) > RELEASES.index(script.release)
         when = f"came with Slurm {known[0]}" if is_newer else f"is not in any Slurm after {known[-1]}"
         what = f"{stop.word.text.partition('=')[0]} {when}: sbatch {script.slurm} refuses the script"
-        fix = "remove it" if not script.is_release_assumed else "remove it, or name your release: lint --slurm RELEASE"
+        fix = (
+            "remove it"
+            if not script.is_release_assumed
+            else "remove it, or name your release: lint --slurm RELEASE"
+        )
         yield Hit(script.at_use(stop), what, fix, "warning" if script.is_release_assumed else "error")
 
 

@@ -75,7 +75,9 @@ def _requeue_keeps_log(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB701", "warning", "a log folder that may not exist")
 def _log_folder_exists(job: Job) -> Iterator[Hit]:
-    makes_folders = not job.is_release_assumed and job.slurm >= MAKES_FOLDERS  # io.c of slurmstepd, slurm-23-02-8-1
+    makes_folders = (
+        not job.is_release_assumed and job.slurm >= MAKES_FOLDERS
+    )  # io.c of slurmstepd, slurm-23-02-8-1
     if job.makes_log_folders or makes_folders:
         return
     reported = set()
@@ -92,7 +94,9 @@ def _log_folder_exists(job: Job) -> Iterator[Hit]:
         reported.add(folder)
         what = f"Slurm before {MAKES_FOLDERS} does not create the log folder '{folder}': if it is missing, "
         what += "the job fails without a log"
-        severity = _milder_in_script(job) if job.is_release_assumed else None  # most sites have a later release
+        severity = (
+            _milder_in_script(job) if job.is_release_assumed else None
+        )  # most sites have a later release
         fix = f"mkdir -p {quoting.word(folder)} first, as sbatchgen submit does"
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"

@@ -210,7 +210,8 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
-            fix += f"{' and' if ', with' in fix else ', with'} --{program.option_with_role('NODES')}=$SLURM_NNODES"
+            option = program.option_with_role("NODES")
+            fix += f"{' and' if ', with' in fix else ', with'} --{option}=$SLURM_NNODES"
         return Hit(at, what, fix, "warning")
     what += f"it waits for {counted(launch.launcher_nodes - 1, 'node')}, where nothing starts it"
     edits: tuple[Edit, ...] = ()

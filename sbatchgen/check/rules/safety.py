@@ -235,7 +235,9 @@ def _runs_foreign_text(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
     for runner, word in _texts_run_as_commands(script):
-        foreign = [name for name in word.variables if name not in script.assigned_names and name not in ALWAYS_SET]
+        foreign = [
+            name for name in word.variables if name not in script.assigned_names and name not in ALWAYS_SET
+        ]
         if foreign and not word.text.startswith("'"):
             shown = "$" + foreign[0]
             what = f"{shown} comes from outside the script and is run as commands: it decides what the job "

@@ -138,7 +138,9 @@ def _cut_at_comma(value: str) -> tuple[str, str] | None:
     report="https://github.com/nebius/soperator/pull/2316",
 )
 def _step_variables(script: JobScript) -> Iterator[Hit]:
-    names = [name for name in _STEP_VARIABLES if name in script.environment and name not in script.assigned_names]
+    names = [
+        name for name in _STEP_VARIABLES if name in script.environment and name not in script.assigned_names
+    ]
     if names:
         what = f"{names[0]} in the environment comes from the step of this shell: the job's steps obey it"
         yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")

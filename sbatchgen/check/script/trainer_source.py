@@ -32,7 +32,7 @@ _LIGHTNING = ("lightning", "pytorch_lightning")
 _STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]  # without modules that may do anything
 # Packages that do not set RANK and the other variables of a rank.
 _RANKLESS_PACKAGES = _PACKAGES["plain"] | _PACKAGES["frameworks"] | sys.stdlib_module_names
-# The patterns below search TrainerSource.words, where each line is a name or a text of the source. The name of
+# The patterns below search TrainerSource.words. Each line is a name or a text of the source. The name of
 # a call ends with "(".
 
 # Calls that may run code that the modules do not show.
@@ -291,7 +291,7 @@ class _Reader:
             return False
         self.trees[file] = tree
         self.saved_files += saved_files(tree)
-        # The key in os.environ["RANK"] = "0" is no word, as the program sets the variable and does not read it.
+        # The key in os.environ["RANK"] = "0" is no word, as the program sets the variable, and reads none.
         assigned_keys = {*_assigned_key_ids(tree)}
         self.trainer_calls += _trainer_calls(tree)
         for node in ast.walk(tree):

@@ -163,7 +163,9 @@ def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers_on_nodes(done):
         for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
             option = launchers[0].role_option(role).name
-            node_by_value = {launcher.role_option(role).value: launcher.process.node for launcher in launchers}
+            node_by_value = {
+                launcher.role_option(role).value: launcher.process.node for launcher in launchers
+            }
             if option:
                 yield from _different_values(done, step, f"--{option}", node_by_value, variable)
         yield from _rendezvous_missing(done, step, launchers[0])
@@ -234,7 +236,9 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
         option, rank = first.role_option("RANK")
-        has_address = first.role_option("HOST").name or first.name != "torchrun"  # else SB307 reports the step
+        has_address = (
+            first.role_option("HOST").name or first.name != "torchrun"
+        )  # else SB307 reports the step
         if has_address and (rank or "0") == "0" and not _is_variable_in_script(done, option):
             same_rank = f"{option}=0" if option else ""
             what, fix = rendezvous.same_rank_texts(first.name, len(_nodes_of(launchers)), same_rank)
