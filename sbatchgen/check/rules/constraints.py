@@ -47,10 +47,10 @@ def _features_known(job: Job) -> Iterator[Hit]:
     text = job.option("constraint")
     if not text or not known.issuperset(_list_items(job, "constraint")):
         return
-    from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
+    from sbatchgen.check.sbatch.lists import may_match  # only jobs that name features need the module
 
     nodes = [node for partition in job.partitions.values() for node in partition.node_kinds()]
-    if not any(matches(text, node.features or ()) for node in nodes):
+    if not any(may_match(text, node.features or ()) for node in nodes):
         what = f"no node of partition {partition_names} has all features of '{text}': Slurm refuses the job"
         fix = "name features of one kind of node"
         yield Hit("constraint", what, fix, why_not="no node with all features")

@@ -40,7 +40,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not (resources.gpu_count or resources.shards):
         return
-    containers = [container for container in script.containers if not container.pyxis]
+    containers = [container for container in script.containers if not container.is_pyxis]
     for container in containers:
         for word in container.command.words if container.command else ():
             if word.text in ("-nv", "-rocm"):
@@ -65,7 +65,7 @@ def _sees_gpus(script: JobScript) -> Iterator[Hit]:
 def _image_is_there(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         image = container.image
-        if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
+        if container.is_pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
             what = f"'{image}' does not start with / or .: pyxis takes it for the name of an image in a "
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
@@ -105,7 +105,7 @@ def _repeated_pulls(script: JobScript) -> Iterator[Hit]:
         what = f"{who_pulls} '{container.image}' from the registry when it starts: this takes minutes, and "
         what += "registries limit the number of pulls"
         fix = "apptainer pull x.sif IMAGE once, then use x.sif"
-        if container.pyxis:
+        if container.is_pyxis:
             fix = f"enroot import -o x.sqsh docker://{container.image} once, "
             fix += "and --container-image=$PWD/x.sqsh"
         yield Hit(container.at, what, fix)
@@ -161,7 +161,7 @@ def _image_without_version(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB508", "error", "a malformed mount", words=CONTAINER_WORDS)
 def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
-        name = "container-mounts" if container.pyxis else "bind"
+        name = "container-mounts" if container.is_pyxis else "bind"
         for option, value, _ in container.uses:
             # bash splits the value later if a variable holds several options: BINDS="-B /a:/x -B /b:/y".
             if option != name or any(mark in value for mark in ("$(", "`", "<", " -")):
@@ -173,7 +173,7 @@ def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
             at = container.options[name][1]
             starts_with_empty_variable = "$" in script.lines[at.line - 1] and value.startswith(":")
             for item in plain.split(",") if not starts_with_empty_variable else ():
-                if why := _pyxis_refusal(item) if container.pyxis else _apptainer_refusal(item):
+                if why := _pyxis_refusal(item) if container.is_pyxis else _apptainer_refusal(item):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
                     yield Hit(at, f"'{item}' in --{name}: {why}", fix)
 
@@ -211,8 +211,8 @@ def _home_packages(script: JobScript) -> Iterator[Hit]:
     options_without_home = {"no-home", "contain", "containall"}
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
         requests_home = "container-mount-home" in container.options
-        has_home_by_default = not container.pyxis and not options_without_home & container.options.keys()
-        python_options = (tool.options.keys() for tool in container.inside if tool.name == "python")
+        has_home_by_default = not container.is_pyxis and not options_without_home & container.options.keys()
+        python_options = (tool.options.keys() for tool in container.inner_tools if tool.name == "python")
         ignores_home = any({"s", "I", "Is", "sI"} & options for options in python_options)  # python -s
         if not container.trains or not (requests_home or has_home_by_default) or ignores_home:
             continue

@@ -234,9 +234,9 @@ def _node_demands(
 
     yield has_memory, f"{Memory(memory)} of memory" * bool(memory)
     if features:
-        from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
+        from sbatchgen.check.sbatch.lists import may_match  # only jobs that name features need the module
 
-        yield (lambda node: node.features is None or matches(features, node.features)), f"features {features}"
+        yield (lambda node: node.features is None or may_match(features, node.features)), f"features {features}"
     other_gres = [(name, count) for name, _, count in request.gres if name not in GPU_RESOURCES]
 
     def has_other_gres(node: NodeFacts) -> bool:

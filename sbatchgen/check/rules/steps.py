@@ -405,7 +405,7 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, has_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
         # Pyxis starts one container for all tasks of a node.
-        has_shared_image = has_shared_node and all(container.pyxis for container in script.containers)
+        has_shared_image = has_shared_node and all(container.is_pyxis for container in script.containers)
         if tasks < 2 or launch.mpi or (script.containers and not has_shared_image):
             continue  # tasks with an image of their own share nothing
         commands = (command for _, body in launch.shell_strings for command in body.commands)
