@@ -236,7 +236,10 @@ def _node_demands(
     if features:
         from sbatchgen.check.sbatch.lists import may_match  # only jobs that name features need the module
 
-        yield (lambda node: node.features is None or may_match(features, node.features)), f"features {features}"
+        yield (
+            (lambda node: node.features is None or may_match(features, node.features)),
+            f"features {features}",
+        )
     other_gres = [(name, count) for name, _, count in request.gres if name not in GPU_RESOURCES]
 
     def has_other_gres(node: NodeFacts) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.check.script.saved_files import called
+from sbatchgen.check.script.saved_files import called_name
 
 # torchrun sets these variables, and so do rendered scripts in which srun starts the ranks.
 RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
@@ -74,7 +74,7 @@ def _may_set_variable(tree: ast.Module) -> bool:
     for node in ast.walk(tree):
         if (name := _read_variable(node)) in RANK_VARIABLES:
             reads[name] += 1
-        elif isinstance(node, ast.Call) and called(node) in ("get", "getenv") and node.args:
+        elif isinstance(node, ast.Call) and called_name(node) in ("get", "getenv") and node.args:
             reads[_text(node.args[0])] += 1
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
             reads[_text(node.left)] += 1
@@ -194,7 +194,7 @@ def _leaves(node: ast.AST) -> bool:
 
 def _ends(node: ast.AST) -> bool:
     """Return whether a node ends the program, such as sys.exit() or os.execv()."""
-    return isinstance(node, ast.Call) and called(node) in _ENDING_CALLS
+    return isinstance(node, ast.Call) and called_name(node) in _ENDING_CALLS
 
 
 def _read_variable(node: ast.AST) -> str:
@@ -215,4 +215,4 @@ def _joins_group(call: ast.Call) -> bool:
     if "init_method" in arguments and _text(arguments["init_method"]) == "env://":
         del arguments["init_method"]
     has_other_source = len(call.args) > 1 or not _OTHER_RANK_ARGUMENTS.isdisjoint(arguments)
-    return called(call) == "init_process_group" and not has_other_source
+    return called_name(call) == "init_process_group" and not has_other_source

@@ -16,9 +16,9 @@ from sbatchgen.base import files
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.quoting import CODE
 from sbatchgen.check.executables.word_table import rows
-from sbatchgen.check.script.own_options import own_options
+from sbatchgen.check.script.own_options import accepted_options
 from sbatchgen.check.script.rank_need import RankNeed, first_rank_need
-from sbatchgen.check.script.saved_files import SavedFile, called, saved_files
+from sbatchgen.check.script.saved_files import SavedFile, called_name, saved_files
 from sbatchgen.check.script.trainer_name import trainer_is_file
 
 MAX_BYTES = 1 << 19  # bytes of the largest module that is read
@@ -240,7 +240,7 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
     )
     shows_rank = is_complete and packages <= _RANKLESS_PACKAGES
     return TrainerSource(
-        options=own_options(reader.trees.values()) if shows_options else None,
+        options=accepted_options(reader.trees.values()) if shows_options else None,
         packages=packages,
         words=words,
         calls_spawn=reader.calls_spawn,
@@ -354,7 +354,7 @@ def _words(node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.Call):
-        name = called(node)
+        name = called_name(node)
         if name != "eval" or isinstance(node.func, ast.Name):  # not model.eval()
             yield f"{name}("
         if name == "open":
