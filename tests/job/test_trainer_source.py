@@ -23,7 +23,7 @@ with open("config.txt") as file:
     print(file.read())
 """
 HELPER = "import numpy as np\n\ndef batches():\n    return np.zeros(3)\n"
-FACTS = ("trains_alone", "spawns_always", "saves_nothing", "never_asks")
+FACTS = ("trains_alone", "spawns_always", "saves_nothing", "never_asks_for_restart")
 
 
 def write(folder: Path, text: str, helper: str = HELPER) -> None:
@@ -44,7 +44,7 @@ def certain(folder: Path, trainer: str = "train.py") -> set[str]:
 
 def test_a_plain_trainer_trains_alone_and_saves_nothing(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
-    assert certain(tmp_path) == {"trains_alone", "saves_nothing", "never_asks"}
+    assert certain(tmp_path) == {"trains_alone", "saves_nothing", "never_asks_for_restart"}
     assert source(tmp_path).needs_torch
 
 
@@ -173,11 +173,11 @@ def test_a_file_that_is_read_may_be_what_was_saved(tmp_path: Path, reads: str, k
 
 def test_a_framework_asks_for_no_restart_and_an_unknown_package_may(tmp_path: Path) -> None:
     write(tmp_path, "from transformers import Trainer\n")
-    assert certain(tmp_path) == {"never_asks"}
+    assert certain(tmp_path) == {"never_asks_for_restart"}
     write(tmp_path, "import own_library\n")
     assert certain(tmp_path) == set()
     write(tmp_path, "import os\nagain = os.environ['SBATCHGEN_AGAIN_FILE']\n")
-    assert "never_asks" not in certain(tmp_path)
+    assert "never_asks_for_restart" not in certain(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_what_survives_a_signal(tmp_path: Path, text: str, lacks: bool, loses: b
     (tmp_path / "train.py").write_text(text)
     source = read_trainer("train.py", tmp_path)
     assert source
-    assert (source.lacks_handlers, source.loses_data_workers) == (lacks, loses)
+    assert (source.lacks_signal_handlers, source.loses_data_workers) == (lacks, loses)
 
 
 IN_MAIN = "import os\nimport torch\n\n\ndef main():\n    {}\n\n\nif __name__ == '__main__':\n    main()\n"

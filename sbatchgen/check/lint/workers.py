@@ -20,7 +20,7 @@ _CHUNK = 8  # names that a process gets at a time; after Ctrl-C it still finishe
 
 
 def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> list[T]:
-    """Return the results of `work` for the names, in their order; raise DocumentError if a process was killed."""
+    """Return the results of `work` for the names, in order; raise DocumentError if a process was killed."""
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("fork"), _end_with_parent)
     try:
         with _no_interrupts():  # the processes inherit the blocked signal

@@ -139,7 +139,7 @@ def _trainer_without_handler(script: JobScript) -> Iterator[Hit]:
             continue
         source = script.source_of(launch)
         name, to_batch = launch.program.name, f"--signal=B:{signal}@300, and a trap that writes a stop file"
-        if source and source.lacks_handlers:
+        if source and source.lacks_signal_handlers:
             what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
             yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}{OR}{to_batch}")
         elif source and signal == "TERM" and source.loses_data_workers:

@@ -149,7 +149,7 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
         if script.containers or not launch.program.name.endswith(".py"):
             continue
         name, source = launch.program.name, script.source_of(launch)
-        if source and source.needs_ranks:
+        if source and source.takes_rank_from_variables:
             what = f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes "
             what += "find each other: it fails, or each trains alone"
             fix = f"srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python {name}', with "

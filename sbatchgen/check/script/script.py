@@ -132,9 +132,9 @@ class JobScript(Job):
 
     @cached_property
     def written_directives(self) -> tuple[int, ...]:
-        """The numbers of the #SBATCH lines in a script that has only written directives.
+        """The numbers of the #SBATCH lines in a script whose #SBATCH lines are all text of jobs that it writes.
 
-        The result is () if bash reads one of these lines as a comment, or can't read the script.
+        The result is () for another script, such as a job or a script that bash can't read.
         """
         late_lines = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
         if self.directive_lines or not late_lines or self.body.language not in SHELLS or self.body.faults:

@@ -24,9 +24,8 @@ from sbatchgen.check.script.trainer_name import trainer_is_file
 MAX_BYTES = 1 << 19  # bytes of the largest module that is read
 MODULES_MAX = 100  # modules of a trainer that are read
 
-_PACKAGES = {
-    kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")
-}  # kind of package -> the names of packages
+# Kind of package, such as "plain" -> the names of packages. packages.txt explains the kinds.
+_PACKAGES = {kind: frozenset(names.split()) for kind, names in rows(__file__, "packages.txt")}
 WELL_KNOWN_PACKAGES = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _PACKAGES["loading"]
 _LIGHTNING = ("lightning", "pytorch_lightning")
 _STDLIB = sys.stdlib_module_names - _PACKAGES["hidden"]  # without modules that may do anything
@@ -82,7 +81,7 @@ _OTHER_RANK_SOURCES = re.compile(
 
 @frozen()
 class TrainerSource:
-    """A trainer and its own modules."""
+    """The facts about a trainer that the source of its modules shows."""
 
     # The imported packages that do not lie beside the trainer, by the first part of their names.
     packages: frozenset[str] = frozenset()
@@ -106,7 +105,7 @@ class TrainerSource:
         return self.is_complete and is_known and not _DYNAMIC.search(self.words)
 
     @property
-    def lacks_handlers(self) -> bool:
+    def lacks_signal_handlers(self) -> bool:
         """Whether the trainer certainly handles no signal."""
         return self._is_plain and "signal" not in self.words
 
@@ -123,7 +122,7 @@ class TrainerSource:
         return self._is_plain and not _GROUP_SIGN.search(self.words)
 
     @property
-    def needs_ranks(self) -> bool:
+    def takes_rank_from_variables(self) -> bool:
         """Whether the trainer certainly takes its rank from RANK and WORLD_SIZE alone."""
         words = self.words
         return self._is_plain and bool(_RANK_SOURCES.search(words)) and not _OTHER_RANK_SOURCES.search(words)
@@ -159,7 +158,7 @@ class TrainerSource:
         """The numbers `devices` and `num_nodes` of Lightning's Trainer; {} if other code may change them."""
         if len(self.trainer_calls) != 1 or not self.is_complete or "LightningCLI" in self.words:
             return {}
-        numbers = {"num_nodes": 1, **self.trainer_calls[0]}  # the default of Lightning
+        numbers = {"num_nodes": 1, **self.trainer_calls[0]}  # Lightning takes one node by default
         if "**" in numbers:  # a mapping, which may hold any argument
             return {}
         sizes = {name: numbers.get(name) for name in ("devices", "num_nodes")}
@@ -197,7 +196,7 @@ class TrainerSource:
         return keys or "add --requeue-on-timeout, if the trainer finds its checkpoint by itself"
 
     @property
-    def never_asks(self) -> bool:
+    def never_asks_for_restart(self) -> bool:
         """Whether the trainer certainly never asks the rendered script for a restart."""
         known = _PACKAGES["plain"] | _PACKAGES["frameworks"] | _STDLIB | {"multiprocessing"}
         is_known = self.is_complete and self.packages <= known and not _DYNAMIC.search(self.words)

@@ -278,7 +278,7 @@ class ResolvedJob:
         return self.resume != "off"
 
     @property
-    def never_asks(self) -> bool:
+    def never_asks_for_restart(self) -> bool:
         """Whether `resume` is off only because the job's own trainer never asks for a restart."""
         return self.slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 
