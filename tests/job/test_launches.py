@@ -102,7 +102,7 @@ def test_what_is_no_training(body: str) -> None:
     ],
 )
 def test_scripts_that_start_others(body: str, *, unseen: bool) -> None:
-    assert JobScript(file="job.slurm", text=HEADER + body).may_start_unseen is unseen
+    assert JobScript(file="job.slurm", text=HEADER + body).may_start_hidden_programs is unseen
 
 
 def test_native_ranks() -> None:
@@ -125,7 +125,7 @@ def test_rendered_scripts_start_one_training(file: Path) -> None:
         command for command in script.body.commands if command.name == launch.command.context.function
     ]
     assert called.background == ("--resume off" not in script.text)
-    assert not script.may_start_unseen
+    assert not script.may_start_hidden_programs
 
 
 @pytest.mark.parametrize(

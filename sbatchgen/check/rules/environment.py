@@ -356,7 +356,7 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 def _buffered_output(script: JobScript) -> Iterator[Hit]:
     name = "PYTHONUNBUFFERED"
     known = script.assigned_names | {variable for variable, _ in script.site_env}
-    if script.may_start_unseen or name in known:
+    if script.may_start_hidden_programs or name in known:
         return
     if script.resources.time is None or script.resources.time < LONG_OUTPUT_S:
         return
@@ -399,7 +399,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
     resources = script.resources
     option = launch.step.option("cpus-per-task") if launch.step else None
     if option:
-        return launch.number(option, launch.step) if launch.step else None
+        return launch.option_number(option, launch.step) if launch.step else None
     if resources.cpus_per_task:
         return resources.cpus_per_task
     # A partition may give a job with GPUs more CPUs, and sbatch's command line may ask for them.

@@ -39,7 +39,7 @@ ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 def _unstarted_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
-    if tasks < 2 or script.steps or script.may_start_unseen:
+    if tasks < 2 or script.steps or script.may_start_hidden_programs:
         return
     if any(launch.mpi or launch.launcher for launch in script.launches):
         return
@@ -98,7 +98,7 @@ def _repeated_launcher(script: JobScript) -> Iterator[Hit]:
             continue  # such torchruns start one process each, and form one group
         what = f"srun starts {name} {tasks} times on a node"
         per_node = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
-        if per_node and launch.number(per_node, launch.step) != tasks:
+        if per_node and launch.option_number(per_node, launch.step) != tasks:
             what = f"srun ignores --ntasks-per-node beside the job's number of tasks: it starts {name} "
             what += f"{tasks} times on a node"
         if workers:

@@ -117,7 +117,7 @@ def _unreached_handler(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, to_batch)
         return
     starts_step = any(launch.step or launch.mpi for launch in script.launches)
-    if script.trainings and not script.may_start_unseen and not starts_step:
+    if script.trainings and not script.may_start_hidden_programs and not starts_step:
         what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
@@ -217,7 +217,7 @@ _DONE_NAME = re.compile(
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
 def _requeue_from_scratch(script: JobScript) -> Iterator[Hit]:
-    if "requeue" not in script.options or not script.trainings or script.may_start_unseen:
+    if "requeue" not in script.options or not script.trainings or script.may_start_hidden_programs:
         return
     if not any(word in script.text.lower() for word in RESUME_WORDS):
         what = "--requeue starts the script again from its first line, but nothing in it looks for a "
@@ -228,7 +228,7 @@ def _requeue_from_scratch(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB608", "info", "a long job without checkpoints", words=TRAINING_WORDS)
 def _long_without_checkpoints(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
-    if time is None or time <= LONG_JOB_S or not script.trainings or script.may_start_unseen:
+    if time is None or time <= LONG_JOB_S or not script.trainings or script.may_start_hidden_programs:
         return
     if "signal" not in script.options and not any(word in script.text.lower() for word in SAVE_WORDS):
         what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "

@@ -38,7 +38,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
             continue
         roles = PROGRAMS[mpi.name].roles
         option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
-        count = launch.number(option, mpi)
+        count = launch.option_number(option, mpi)
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
             continue  # --hostfile, --oversubscribe and the like allow other numbers than the job's tasks
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
@@ -64,7 +64,7 @@ def _is_only_work(script: JobScript, launch: Launch) -> bool:
     """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
-    has_other_work = script.may_start_unseen or script.steps
+    has_other_work = script.may_start_hidden_programs or script.steps
     return is_alone and not (_THREADS.search(script.text) or has_other_work)
 
 
@@ -112,7 +112,7 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         step = launch.step
         option = step.option("cpus-per-task") if step else None
-        cpus = launch.number(option, step) if option and step else inherited_cpus
+        cpus = launch.option_number(option, step) if option and step else inherited_cpus
         has_tasks = step is None or _TASK_OPTIONS & step.options.keys()
         if step and cpus and not has_tasks and 2 * cpus <= min(node_cpus or [LEAST_CPUS]):
             what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
@@ -140,7 +140,7 @@ LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give
 )
 def _missing_ranks(script: JobScript) -> Iterator[Hit]:
     native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
-    if not native or script.folder is None or script.may_start_unseen or script.named("cd"):
+    if not native or script.folder is None or script.may_start_hidden_programs or script.named("cd"):
         return
     if _RANK_NAME.search(script.text):
         return

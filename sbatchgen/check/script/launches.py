@@ -92,14 +92,15 @@ class Launch:
         """Whether the launch starts a Python program that does the script's real work."""
         python = next((tool for tool in self.tools if tool.name == "python"), None)
         is_inline = python is not None and python.option("c") is not None  # python -c CODE
+        computes_text = self.command.context.substitution  # a command in $( )
         starter = self.tools[-2].name if len(self.tools) > 1 else ""
         is_uv_script = starter == "uv run" and self.program.name.endswith(".py")
         is_python = python is not None or self.launcher is not None or is_uv_script
-        return is_python and not self.is_helper and not is_inline and not self.command.context.substitution
+        return is_python and not (self.is_helper or is_inline or computes_text)
 
     @property
     def is_python_file(self) -> bool:
-        """Whether Python runs the program from a file, in any folder, such as python $CODE/train.py."""
+        """Whether the program is a file of Python, even in an unknown folder, such as python $CODE/train.py."""
         return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
 
     @cached_property
@@ -134,7 +135,7 @@ class Launch:
         if self.step is None:
             return 1
         option = self.step.option("nodes")
-        return self.number(option, self.step) if option else fixed_nodes(self.resources)
+        return self.option_number(option, self.step) if option else fixed_nodes(self.resources)
 
     @cached_property
     def tasks(self) -> int | None:
@@ -142,11 +143,11 @@ class Launch:
         if self.step is None:
             return 1
         if option := self.step.option("ntasks"):
-            return self.number(option, self.step)
+            return self.option_number(option, self.step)
         resources = self.resources
         job_tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
         if option := self.step.option("ntasks-per-node"):
-            count = self.number(option, self.step)
+            count = self.option_number(option, self.step)
             step_tasks = self.nodes * count if self.nodes is not None and count is not None else None
             if job_tasks in (0, step_tasks) or step_tasks is None:
                 return step_tasks
@@ -154,7 +155,7 @@ class Launch:
             # 22.05 does not.
             return None if "nodes" in self.step.options else job_tasks
         if resources.ntasks or self.nodes is None:
-            return resources.ntasks
+            return resources.ntasks  # the step inherits the job's number
         per_gpu, per_node = self._tasks_per_gpu, resources.ntasks_per_node or 1
         return self.nodes * per_node if per_gpu is None else per_gpu * resources.gpus_in_all or None
 
@@ -164,16 +165,16 @@ class Launch:
         option = self.step.option("ntasks-per-gpu") if self.step else None
         if option and self.step:
             # With GPUs of its own, the step has tasks for another number of GPUs than the job's.
-            return 0 if self.step_gpus else self.number(option, self.step) or 0
+            return 0 if self.step_gpus else self.option_number(option, self.step) or 0
         return self.resources.ntasks_per_gpu
 
     @cached_property
     def tasks_per_node(self) -> int | None:
-        """The tasks of the busiest node; None if the script does not show the number."""
+        """The number of tasks on the node with the most tasks; None if the script does not show the number."""
         if self.tasks is None or self.nodes is None:
             if self.step is None or self.resources.ntasks or self.resources.ntasks_per_node:
                 return None
-            return self.number(self.step.option("ntasks-per-node"), self.step)
+            return self.option_number(self.step.option("ntasks-per-node"), self.step)
         return -(-self.tasks // max(self.nodes, 1))
 
     @cached_property
@@ -183,7 +184,9 @@ class Launch:
         if tool is None:
             return None
         # A value such as $SLURM_NNODES is replaced by the number that Slurm gives the variable.
-        numbers = {option.name: self.number(option, tool) for option in tool.uses if option.value is None}
+        numbers = {
+            option.name: self.option_number(option, tool) for option in tool.uses if option.value is None
+        }
         texts = {name: None if number is None else str(number) for name, number in numbers.items()}
         options = {option.name: option.value for option in tool.uses} | texts
         return LauncherCall(name=tool.name, options=options, job_nodes=fixed_nodes(self.resources))
@@ -198,7 +201,7 @@ class Launch:
         """The number of nodes in the launcher's options; None if the script does not show the number."""
         return (self.launcher_call.nodes or None) if self.launcher_call else None
 
-    def number(self, option: ToolOption | None, tool: Tool) -> int | None:
+    def option_number(self, option: ToolOption | None, tool: Tool) -> int | None:
         """Return the number in an option of a tool, such as 4 or $SLURM_NNODES; None if it is unknown."""
         if option is None:
             return None
@@ -227,9 +230,11 @@ def sourcing_commands(body: Body) -> Iterator[Command]:
             yield command
 
 
-def may_start_unseen(body: Body, launches: Iterable[Launch]) -> bool:
+def may_start_hidden_programs(body: Body, launches: Iterable[Launch]) -> bool:
     """Return whether a script may start programs that it does not show: by other scripts or by variables."""
-    if any(sourcing_commands(body)) or any(_may_start_others(command, body) for command in body.commands):
+    if any(sourcing_commands(body)) or any(
+        _starts_hidden_programs(command, body) for command in body.commands
+    ):
         return True
     # A launch in $( ) only computes a text.
     started = (launch for launch in launches if not launch.command.context.substitution)
@@ -269,7 +274,7 @@ def _hides_work(program: Tool) -> bool:
     return name[:1] in '$`"' or "$" in name or bool(_SHELL_SCRIPT.search(name))
 
 
-def _may_start_others(command: Command, body: Body) -> bool:
+def _starts_hidden_programs(command: Command, body: Body) -> bool:
     """Return whether a command may start programs that the text does not show, such as sbatch or xargs."""
     name = command.name
     if name == "eval" and len(command.words) == 2:

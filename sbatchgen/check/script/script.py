@@ -260,11 +260,11 @@ class JobScript(Job):
         return tuple(launch for launch in self.launches if launch.step is not None)
 
     @cached_property
-    def may_start_unseen(self) -> bool:
+    def may_start_hidden_programs(self) -> bool:
         """Whether the script may start programs that it does not show, such as through another script."""
-        from sbatchgen.check.script.launches import may_start_unseen
+        from sbatchgen.check.script.launches import may_start_hidden_programs
 
-        return may_start_unseen(self.body, self.launches)
+        return may_start_hidden_programs(self.body, self.launches)
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
@@ -284,7 +284,7 @@ class JobScript(Job):
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
     def first_uses(self, matches: Callable[[str], object]) -> Iterator[VariableUse]:
-        """Yield the first use of each variable that the script never sets and whose name `matches` accepts.
+        """Yield the first use of each variable whose name `matches` accepts, and that the script never sets.
 
         Uses with a default, such as ${NAME:-x}, do not count.
         """
@@ -361,16 +361,16 @@ class JobScript(Job):
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
     def at_start(self, place: Assignment | VariableUse) -> Place:
-        """Return the place of an assignment or a variable, which reaches to the end of the line."""
+        """Return a place that begins with an assignment or a variable, and ends with the line."""
         return self.at(place.line, place.column)
 
     def at_word(self, word: Word | Command) -> Place:
-        """Return the place of a word or a command. The place of a longer one ends with its first line."""
+        """Return the place of a word or a command. If it has several lines, the place ends with the first."""
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_command(self, command: Command) -> Place:
-        """Return the place of a command's first word, or of a command without words."""
+        """Return the place of a command's first word; the place of the command if it has no words."""
         return self.at_word(command.words[0] if command.words else command)
 
     def at_option_of(self, option: ToolOption) -> Place:

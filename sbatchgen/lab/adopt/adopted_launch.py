@@ -219,7 +219,7 @@ def _adopt_srun_options(draft: Draft, launch: Launch, step: Tool) -> None:
     for option in step.uses:
         name, value = option.name, option.value
         if name == "cpus-per-task":
-            count = launch.number(option, step)
+            count = launch.option_number(option, step)
             if count is not None and count != (launch.resources.cpus_per_task or 1):
                 _set_srun_option(draft, name, str(count))
             continue
