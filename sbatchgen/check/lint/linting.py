@@ -151,17 +151,17 @@ def lint_files(
     found_files = list(files_to_lint(names, problems.append))
     shellcheck_path = shellcheck.program(len(found_files), wanted=ask_shellcheck)
     task = Task(settings, fix_mode, shellcheck_path, find_more)
-    checked = list(_check_all(found_files, task))
-    located_findings = [finding for file in checked for finding in file.located_findings]
-    problems += [problem for file in checked for problem in file.problems]
+    checked_files = list(_check_all(found_files, task))
+    located_findings = [finding for file in checked_files for finding in file.located_findings]
+    problems += [problem for file in checked_files for problem in file.problems]
     failing_rank = min(SEVERITY_RANK[fail_on], SEVERITY_RANK["warning"]) if strict else SEVERITY_RANK[fail_on]
     fails = any(SEVERITY_RANK[item.finding.severity] >= failing_rank for item in located_findings)
     summary = [*map(removal, settings.removed)]
     if form == "text":
-        summary += [*_documents_table(checked), _summary(located_findings, checked)]
+        summary += [*_documents_table(checked_files), _summary(located_findings, checked_files)]
     return Outcome(
         report=_report(form, located_findings, problems, style),
-        diff=b"".join(file.diff for file in checked),
+        diff=b"".join(file.diff for file in checked_files),
         problems=tuple(problems),
         summary=tuple(summary),
         status=FOUND_STATUS if problems or fails else _status_of_plans(located_findings, fail_on),
@@ -169,9 +169,9 @@ def lint_files(
 
 
 def _status_of_plans(located_findings: Iterable[formats.LocatedFinding], fail_on: str) -> int:
-    """Return the exit status for plans that a limit cut short; 0 without such a plan.
+    """Return the exit status for dry runs that a limit cut short; 0 without such a dry run.
 
-    Only warnings count. The plan of a script that waits for ever, such as for a server, gives an info.
+    Only warnings count. A script that waits for ever in a dry run, such as for a server, gives an info.
     """
     cut_short = [item.finding for item in located_findings if item.finding.rule == CUT_SHORT]
     has_warning = any(finding.severity == "warning" for finding in cut_short)
@@ -232,20 +232,21 @@ def _fix_script(name: str, source: Source, task: Task) -> tuple[list[Source], by
 
 def _located_findings(source: Source, task: Task) -> Iterator[formats.LocatedFinding]:
     """Yield the findings in a script, each with its line, where stars replace secrets."""
-    others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    other_findings = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
     if task.find_more:
-        others = [*others, *task.find_more(source, task.settings)]
-    findings = findings_of(source, task.settings, others)
+        other_findings = [*other_findings, *task.find_more(source, task.settings)]
+    findings = findings_of(source, task.settings, other_findings)
     lines = source.text.split("\n") if findings else []
-    numbers = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
-    shown = {source.line + number: " " * source.indent(number) + lines[number] for number in numbers}
+    # The line of the file -> its text. Blanks stand for the characters before an example in a document.
+    indexes = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
+    shown_lines = {source.line + index: " " * source.indent(index) + lines[index] for index in indexes}
     for finding in findings:
-        if marks_secret(finding.rule) and finding.place.line in shown:
-            line, start = shown[finding.place.line], finding.place.column - 1
+        if marks_secret(finding.rule) and finding.place.line in shown_lines:
+            line, start = shown_lines[finding.place.line], finding.place.column - 1
             end = finding.place.end - 1 if finding.place.end else len(line)
-            shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
+            shown_lines[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
     for finding in findings:
-        yield formats.LocatedFinding(source.file, finding, shown.get(finding.place.line, ""))
+        yield formats.LocatedFinding(source.file, finding, shown_lines.get(finding.place.line, ""))
 
 
 def _report(
@@ -266,17 +267,16 @@ def _report(
     return formats.as_text(located_findings, style)
 
 
-def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
+def _documents_table(checked_files: Sequence[CheckedFile]) -> list[str]:
     """Return a table of the documents with the most findings; [] if fewer than two have findings.
 
     Messages call a document a page.
     """
-    documents = [file for file in checked if file.is_document and file.located_findings]
+    documents = [file for file in checked_files if file.is_document and file.located_findings]
     if len(documents) < 2:
         return []
-    worst = sorted(documents, key=lambda file: [-count for count in _severity_counts(file.located_findings)])[
-        :PAGES_MAX
-    ]
+    by_severity = sorted(documents, key=lambda file: _severity_counts(file.located_findings), reverse=True)
+    worst = by_severity[:PAGES_MAX]
     rows = [
         (one_line(file.located_findings[0].file), _counts_text(file.located_findings))
         for file in documents
@@ -287,13 +287,13 @@ def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
     return [*quoting.table([("PAGE", "FINDINGS"), *rows]).splitlines(), last_line]
 
 
-def _summary(located_findings: Sequence[formats.LocatedFinding], checked: Sequence[CheckedFile]) -> str:
+def _summary(located_findings: Sequence[formats.LocatedFinding], checked_files: Sequence[CheckedFile]) -> str:
     """Return a line such as: 3 scripts, 1 of them submits others: 2 errors, 1 info."""
-    scripts = sum(file.scripts for file in checked)
+    scripts = sum(file.scripts for file in checked_files)
     if not scripts:
         return "no scripts found"
-    documents = sum(file.is_document for file in checked)
-    submitters = sum(file.submitters for file in checked)
+    documents = sum(file.is_document for file in checked_files)
+    submitters = sum(file.submitters for file in checked_files)
     verb = "submits" if submitters == 1 else "submit"
     addition = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
     addition += f", in {counted(documents, 'page')}" if documents > 1 else ""

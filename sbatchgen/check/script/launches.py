@@ -100,7 +100,7 @@ class Launch:
 
     @property
     def is_python_file(self) -> bool:
-        """Whether the program is a file of Python, even in an unknown folder, such as python $CODE/train.py."""
+        """Whether the program is a file of Python, maybe in an unknown folder, as in python $CODE/train.py."""
         return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
 
     @cached_property
@@ -170,7 +170,7 @@ class Launch:
 
     @cached_property
     def tasks_per_node(self) -> int | None:
-        """The number of tasks on the node with the most tasks; None if the script does not show the number."""
+        """The number of tasks on the node with the most; None if the script does not show the number."""
         if self.tasks is None or self.nodes is None:
             if self.step is None or self.resources.ntasks or self.resources.ntasks_per_node:
                 return None

@@ -132,7 +132,7 @@ class JobScript(Job):
 
     @cached_property
     def written_directives(self) -> tuple[int, ...]:
-        """The numbers of the #SBATCH lines in a script whose #SBATCH lines are all text of jobs that it writes.
+        """The numbers of the #SBATCH lines, if all of them are text of jobs that the script writes.
 
         The result is () for another script, such as a job or a script that bash can't read.
         """
