@@ -74,7 +74,10 @@ class Source:
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
     def place_in_file(self, finding: Finding) -> Finding:
-        """Return a finding of the script with its place in the file. In a document it loses its edits."""
+        """Return a finding in the script with its place in the file.
+
+        In a document the finding loses its edits, as only whole scripts are fixed.
+        """
         if not self.indents:
             return finding
         place_in_script = finding.place
@@ -112,19 +115,19 @@ def _scripts_in_folder(folder: str, report: Callable[[Problem], None]) -> Iterat
         report(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
 
     # Links to folders are not followed, so there is no loop.
-    for path_of_folder, folders, names in os.walk(folder, onerror=report_folder):
-        if path_of_folder != folder and RUN_FOLDER_FILES.issubset(names):
+    for parent, folders, names in os.walk(folder, onerror=report_folder):
+        if parent != folder and RUN_FOLDER_FILES.issubset(names):
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            path = os.path.join(path_of_folder, name).removeprefix("./")  # noqa: PTH118 - as GitHub names files
+            path = os.path.join(parent, name).removeprefix("./")  # noqa: PTH118 - as GitHub names files
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
             if name.startswith("."):
                 continue
             is_document = suffix.lower() in DOCUMENTS
             is_likely = suffix in LIKELY_SUFFIXES or is_document
-            if suffix in SCRIPT_SUFFIXES or (is_likely and _has_directives(path, is_document)):
+            if suffix in SCRIPT_SUFFIXES or (is_likely and _holds_script(path, is_document)):
                 yield path
 
 
@@ -134,11 +137,8 @@ def _is_submitter(data: bytes) -> bool:
     return bool(is_shell and _SBATCH_CALL.search(data))
 
 
-def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
-    """Return whether a file has directives: a document anywhere, another file at its start.
-
-    A shell script that calls sbatch also counts.
-    """
+def _holds_script(path: str, is_document: bool) -> bool:  # noqa: FBT001
+    """Return whether a document has directives, or the start of another file has them or calls sbatch."""
     try:
         if is_document:
             return b"#SBATCH" in read_start(Path(path), MAX_BYTES)

@@ -100,7 +100,7 @@ class Launch:
 
     @property
     def is_python_file(self) -> bool:
-        """Whether the program is a file of Python, maybe in an unknown folder, as in python $CODE/train.py."""
+        """Whether the program is a file of Python, even with an unknown folder, as in $CODE/train.py."""
         return len(self.tools) > 1 and self.program.name.rstrip('"').endswith(".py")
 
     @cached_property
