@@ -64,7 +64,7 @@ class NodeFacts:
     shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] | None = described("Features that its nodes have, for --constraint.")
     gres: Mapping[Text, Count] | None = described(
-        "Generic resources of a node apart from GPUs, as {nvme: 3600}."
+        "Generic resources of a node apart from GPUs, such as {nvme: 3600}."
     )
     tmp_per_node: Memory | None = described("Local disk of a node, for --tmp (TmpDisk).")
 
@@ -109,10 +109,10 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     time_max: Duration | None = described("Longest time limit (MaxTime).")
     time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
     time_by_nodes: Mapping[NodeRange, Duration] = described(
-        "Longest time limit by number of nodes, as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
+        "Longest time limit by number of nodes, such as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
     )
     node_minutes_max: Count | None = described("Most nodes x minutes of a job.")
-    nodes: Text | None = described("Host names, as n[1-16].")
+    nodes: Text | None = described("Host names, such as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
@@ -181,7 +181,9 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         self.threads_per_core = self.threads_per_core or min(threads, default=None)
         if not self.gpu_types:
             counts = [item for shape in self.shapes for item in shape.gpu_types.items()]
-            self.gpu_types = {gpu: max(count for name, count in counts if name == gpu) for gpu, _ in counts}
+            self.gpu_types = {
+                gpu_type: max(count for name, count in counts if name == gpu_type) for gpu_type, _ in counts
+            }
 
     def time_limit(self, nodes: int) -> Duration | None:
         """Return the longest time limit of a job with this number of nodes; None if there is no limit."""
@@ -371,13 +373,13 @@ class KnownCluster(StartFacts):
 
     name: Text = required("The name of the cluster.")
     url: Text = required("The guide that its facts are from.")
-    checked: Text = required("Date on which they were last verified, as 2026-01-31.")
-    until: Moment | None = described("When the cluster ended or will end, as 2026-08-31.")
+    checked: Text = required("Date on which they were last verified, such as 2026-01-31.")
+    until: Moment | None = described("When the cluster ended or will end, such as 2026-08-31.")
     successor: Text | None = described("The profile of the cluster that replaces this cluster after `until`.")
     site: Text | None = described("The centre that runs it.")
     contact: Text | None = described("Whom to ask.")
     description: Text | None = described("The cluster in one line.")
-    slurm: Release | None = described("Release of Slurm, as 24.05.")
+    slurm: Release | None = described("Release of Slurm, such as 24.05.")
     scheduler: Literal["slurm", "none", "env"] = described(
         "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
     )
@@ -403,7 +405,7 @@ class KnownCluster(StartFacts):
         "The maker of the GPUs. On Intel's GPUs only a trainer of your own trains, with xccl or ccl.",
         "nvidia",
     )
-    required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
+    required: tuple[Text, ...] = described("Options that every job must set, such as account.", ())
     omit: tuple[Text, ...] = described("Options that scripts do not get, such as partition.", ())
     sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
 
