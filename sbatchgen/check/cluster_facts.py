@@ -147,12 +147,12 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     submit_hosts: Text | None = described("Hosts from which jobs may be submitted (AllocNodes).")
     partition_qos: Text | None = described("A quality of service whose limits hold for all its jobs.")
     preemption: Literal["requeue", "cancel", "suspend"] | None = described(
-        "What jobs of partitions with a higher priority do to its jobs (PreemptMode)."
+        "How jobs of partitions with a higher priority stop its jobs (PreemptMode)."
     )
     preemption_grace: Duration | None = described("How long a preempted job runs on (GraceTime).")
-    billing: Weights | None = described("What a unit of each resource costs (TRESBillingWeights).")
-    hidden: bool = described("Whether jobs that name no partition never get it (Hidden).", False)
-    state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
+    billing: Weights | None = described("The cost of a unit of each resource (TRESBillingWeights).")
+    hidden: bool = described("Whether only jobs that name the partition get it (Hidden).", False)
+    state: Literal["up", "down", "drain", "inactive"] = described("Whether the partition takes jobs.", "up")
     exclusive: bool = described("Whether jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     oversubscribed: bool = described(
         "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
@@ -372,12 +372,12 @@ class KnownCluster(StartFacts):
     places: ClassVar[Mapping[str, str]] = {}  # key -> its place in a file: "required" -> "/etc/x.yaml:4"
 
     name: Text = required("The name of the cluster.")
-    url: Text = required("The guide that its facts are from.")
-    checked: Text = required("Date on which they were last verified, such as 2026-01-31.")
+    url: Text = required("The guide of the cluster from which the facts are.")
+    checked: Text = required("Date on which the facts were last verified, such as 2026-01-31.")
     until: Moment | None = described("When the cluster ended or will end, such as 2026-08-31.")
     successor: Text | None = described("The profile of the cluster that replaces this cluster after `until`.")
-    site: Text | None = described("The centre that runs it.")
-    contact: Text | None = described("Whom to ask.")
+    site: Text | None = described("The centre that runs the cluster.")
+    contact: Text | None = described("Whom users may ask for help.")
     description: Text | None = described("The cluster in one line.")
     slurm: Release | None = described("Release of Slurm, such as 24.05.")
     scheduler: Literal["slurm", "none", "env"] = described(
@@ -407,7 +407,7 @@ class KnownCluster(StartFacts):
     )
     required: tuple[Text, ...] = described("Options that every job must set, such as account.", ())
     omit: tuple[Text, ...] = described("Options that scripts do not get, such as partition.", ())
-    sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
+    sources: tuple[FactSource, ...] = described("Where the documentation states the facts.", ())
 
     def key_place(self, key: str) -> str:
         """Return the end of a message that shows a key's place, " (FILE:LINE)"; "" if no file has the key."""
