@@ -18,7 +18,9 @@ _COMMENT = re.compile(
     r"(?:^|(?<=\s))#[ \t]*sbatchgen:[ \t]*(?P<kind>[A-Za-z-]+)=(?P<rules>\w+(?:[ \t]*,[ \t]*\w+)*)?"
 )
 _NAME = re.compile(r"\w+")  # the name of a rule in a comment
-_LINTER_COMMENT = re.compile(r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b")
+_LINTER_COMMENT = re.compile(
+    r"[ \t]*#[ \t]*(?:sbatchgen|shellcheck)\b"
+)  # such as # shellcheck disable=SC2086
 _WHOLE_SCRIPT = (0, 0)  # stands for the first and the last line of the script
 
 
@@ -36,18 +38,18 @@ def find_suppressions(file: str, lines: Sequence[str]) -> Iterator[Suppression]:
         match = _COMMENT.search(line) if "sbatchgen:" in line else None
         if not match:
             continue
-        covered = (number, number)
+        lines_off = (number, number)
         if match["kind"] == "disable-file":
-            covered = _WHOLE_SCRIPT
+            lines_off = _WHOLE_SCRIPT
         elif not line[: match.start()].strip():
             if next_command[0] <= number:  # otherwise several comments are before the same command
                 next_command = _next_command(lines, number)
-            covered = next_command
+            lines_off = next_command
         names = list(_NAME.finditer(line, *match.span("rules"))) if match["rules"] else []
         # A comment that names no rule counts as a suppression of the rule "".
         for start, end, name in [(*name.span(), name[0]) for name in names] or [(*match.span(), "")]:
             at = Place(f"{file}:{number}:{start + 1}", number, start + 1, end + 1)
-            yield Suppression(rule=name.upper(), kind=match["kind"], lines=covered, at=at)
+            yield Suppression(rule=name.upper(), kind=match["kind"], lines=lines_off, at=at)
 
 
 def _next_command(lines: Sequence[str], number: int) -> tuple[int, int]:
@@ -102,9 +104,9 @@ def apply_suppressions(
     A comment that turns off such a rule is useless if the rule finds nothing.
     """
     comments = list(find_suppressions(file, lines))
-    remaining, used = drop_suppressed(findings, comments)
+    kept_findings, used = drop_suppressed(findings, comments)
     unused = (comment for comment in comments if RuleOff(comment.lines, comment.rule) not in used)
     idle = [comment for comment in unused if starts_id(comment.rule, decisive_rules)]
     applied = AppliedComments(comments=comments, idle=idle, rules=rules)
-    about_comments = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
-    return [*remaining, *drop_suppressed(about_comments, comments)[0]]
+    comment_findings = (rule.finding(hit) for rule in RULES for hit in rule.check(applied))
+    return [*kept_findings, *drop_suppressed(comment_findings, comments)[0]]

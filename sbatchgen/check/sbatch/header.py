@@ -36,7 +36,7 @@ _ESCAPE = re.compile(r"\\(.)")
 # The word in `#SBATCH hetjob`, which starts the next component of a heterogeneous job.
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
 # sbatch reads a #PBS or #BSUB line only if at most this number of lines before it begin without a #.
-_FOREIGN_LINES = 100
+_FOREIGN_LINE_LIMIT = 100
 
 _DIRECTIVE_OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
 # The directives of other schedulers. Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF,
@@ -51,7 +51,7 @@ _SCHEDULERS = {
 
 
 class Kind(Enum):
-    """The meaning that a line which looks like a directive has for sbatch."""
+    """The kinds of lines that are directives for sbatch, or look like directives."""
 
     SBATCH = "directive"
     SEPARATOR = "start of the next component"
@@ -153,9 +153,9 @@ def _cached_directives(text: str, *, takes_escaped_space: bool) -> tuple[Directi
 def _find_directives(text: str, *, takes_escaped_space: bool) -> Iterator[Directive]:
     """Yield the lines that are directives or look like directives."""
     command = _COMMAND.search(text)
-    end = command.start() if command else len(text)
+    first_command = command.start() if command else len(text)
     component, number = 0, 1  # the numbers of the current component and the current line
-    comments, at = 0, 0  # the number of lines before that begin with #, and the offset of the current line
+    comments, at = 0, 0  # the number of earlier lines that begin with #, and the offset of the current line
     for match in _CANDIDATE.finditer(text):
         start = text.rfind("\n", at, match.start()) + 1 or at
         line = text[start : match.end()]
@@ -167,9 +167,11 @@ def _find_directives(text: str, *, takes_escaped_space: bool) -> Iterator[Direct
         mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
         kind = _MARKS.get(mark)
         if kind in FOREIGN_KINDS:
-            if number - comments - 2 <= _FOREIGN_LINES:  # sbatch counts neither the first line nor this line
+            if (
+                number - comments - 2 <= _FOREIGN_LINE_LIMIT
+            ):  # sbatch counts neither the first line nor this line
                 yield _parse_directive(line, number, -1, mark, takes_escaped_space=takes_escaped_space)
-        elif kind and at > end:
+        elif kind and at > first_command:
             yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
         elif kind:
             separator = _SEPARATOR.match(line, _skip_blanks(line, len(mark)))

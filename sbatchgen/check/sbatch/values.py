@@ -34,7 +34,7 @@ _NODE_RANGE = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?
 # The constants up to _CPU_GOVERNOR are parts of _PATTERNS. Their comments show values that they match.
 _RLIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"  # --propagate=CORE
 _GPU_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"  # --gpu-freq=memory=high
-# --begin and --deadline. _DATE matches 2026-01-31, but not 2026-01-1, and 1/31/26, 1.31 and 013126.
+# --begin and --deadline. _DATE matches 2026-01-31, 1/31/26, 1.31 and 013126, but not 2026-01-1.
 _DAY = "(0?[1-9]|[12][0-9]|3[01])"
 _DATE = (
     rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(?!\d\b){_DAY}|(0?[1-9]|1[0-2])[/.]{_DAY}([/.][0-9]{{2}})?"
