@@ -23,7 +23,7 @@ _SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re
 _SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
 _SIGNALS = frozenset(_SIGNAL_NAMES.split())
 _DEFAULT_LEAD_S = 60  # seconds between the signal and the time limit, without @
-_LEAD_MAX_S = 0xFFFF  # the largest number after @ that sbatch takes
+_LARGEST_LEAD_S = 0xFFFF  # the largest number after @ that sbatch takes
 _COUNT = re.compile(r"\s*\+?([0-9]+)")  # such as 4 and +4
 _NEGATIVE = re.compile("-[0-9]+")  # such as -1
 _DAYS = re.compile("[0-9]+-")  # a time that is only days, such as 2-
@@ -223,4 +223,4 @@ def read_signal(text: str) -> Signal | None:
     number = units.number(name) if name.isdecimal() else 0
     number = signals.Signals[f"SIG{name}"] if name in _SIGNALS else number
     lead = units.number(match[4]) if match[3] else _DEFAULT_LEAD_S
-    return Signal(match[1].upper(), int(number), lead) if number and lead <= _LEAD_MAX_S else None
+    return Signal(match[1].upper(), int(number), lead) if number and lead <= _LARGEST_LEAD_S else None
