@@ -19,7 +19,7 @@ _ANNOTATION = re.compile(r"[ \t]+#[ \t]*(?:\(\d{1,2}\)!?[ \t]*)+$")
 _BARE_ANNOTATION = re.compile(r"[ \t]+\(\d{1,2}\)!?[ \t]*$")  # "(2)!" at the end of a directive
 # A placeholder for readers in a directive: ... at the end, <name>, [name], --gres=gpu:N, HH:MM:SS, an option
 # without its value, such as --time=, or the words "option" and "argument".
-_ILLUSTRATION = re.compile(
+_DIRECTIVE_PLACEHOLDER = re.compile(
     r"\.{2,}\]?[ \t]*$|\u2026|<[^<>]{1,60}>|\[[A-Za-z_ ]+\]|[=: \t][A-Z](?=[ \t,:]|$)"
     r"|\b[Hh]{1,2}:[Mm]{2}(?::[Ss]{2})?\b"
     r"|#SBATCH[ \t]+(?:(?:--)?(?:option|argument)[\w=-]*|(?:-\w|--[\w-]+=)[ \t]*$)"
@@ -28,7 +28,7 @@ _ELLIPSIS_LINE = re.compile(r"[ \t]*(?:\[?\.{2,}\]?|\u2026)[ \t]*$")  # a line s
 # A placeholder for readers in a command, such as <...> and <your script>.
 _COMMAND_PLACEHOLDER = re.compile(r"(?<![\w$<])<(\.{3}|[A-Za-z](?:[^<>\n]{0,60}[^\s<>])?)>(?!\w)")
 # The line of reStructuredText before a block, such as ".. code-block:: bash", or "Write this script::".
-_LITERAL = re.compile(
+_BLOCK_START = re.compile(
     r"(?P<indent>[ \t]*)(?:\.\.[ \t]+(?:code-block|code|sourcecode)::[ \t]*(?P<language>[\w+-]*)[ \t]*$"
     r"|(?![ \t]|\.\.[ \t]).*::[ \t]*$)"
 )
@@ -36,7 +36,7 @@ _OPTION = re.compile(r"[ \t]+:[\w-]+:(?:[ \t].*)?$")  # a line below ".. code-bl
 _PRE = re.compile(r"<pre\b[^<>]*>\n?|</pre>", re.IGNORECASE)  # the start or the end of preformatted text
 _TAG = re.compile(r"<[^<>]*>")
 # The languages of blocks that may hold a shell script; "" if the block names no language.
-_SHELL = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
+_SHELL_LANGUAGES = ("", "bash", "sh", "shell", "zsh", "slurm", "sbatch", "console", "text", "default", "none")
 
 
 class CodeBlock(NamedTuple):
@@ -57,34 +57,34 @@ def blocks(text: str, suffix: str) -> Iterator[CodeBlock]:
 
 def _markdown_blocks(text: str) -> Iterator[CodeBlock]:
     """Yield the blocks between fences. A block without a second fence ends with its quote or the document."""
-    opened: re.Match[str] | None = None  # the first fence of the current block
+    opening_fence: re.Match[str] | None = None  # the first fence of the current block
     start = 0  # the number of the line after this fence
     block: list[str] = []
     # The None after the last line ends a block that is still open.
     for number, line in enumerate([*text.removesuffix("\n").split("\n"), None], start=1):
         match = _FENCE.match(line) if line is not None else None
-        is_end = bool(opened and match and _closes(match, opened))
-        if opened and (is_end or line is None or _leaves_quote(line, opened)):
-            if opened["language"].lower() in _SHELL:
-                width = len(opened["indent"])
+        is_end = bool(opening_fence and match and _closes(match, opening_fence))
+        if opening_fence and (is_end or line is None or _leaves_quote(line, opening_fence)):
+            if opening_fence["language"].lower() in _SHELL_LANGUAGES:
+                width = len(opening_fence["indent"])
                 yield _block(block, start, [_indent_of_quote(part, width) for part in block])
-            opened = None
-        elif opened and line is not None:
+            opening_fence = None
+        elif opening_fence and line is not None:
             block.append(line)
             continue
         if match and not is_end:
-            opened, start, block = match, number + 1, []
+            opening_fence, start, block = match, number + 1, []
 
 
-def _closes(fence: re.Match[str], opened: re.Match[str]) -> bool:
+def _closes(fence: re.Match[str], opening_fence: re.Match[str]) -> bool:
     """Return whether a fence ends the block that another fence opened."""
     rest = fence.string[fence.end("mark") :]
-    return not fence["item"] and fence["mark"].startswith(opened["mark"]) and not rest.strip()
+    return not fence["item"] and fence["mark"].startswith(opening_fence["mark"]) and not rest.strip()
 
 
-def _leaves_quote(line: str, opened: re.Match[str]) -> bool:
+def _leaves_quote(line: str, opening_fence: re.Match[str]) -> bool:
     """Return whether a block is in a quote, and a line is not in the quote."""
-    return ">" in opened["indent"] and not line.lstrip(" \t").startswith(">")
+    return ">" in opening_fence["indent"] and not line.lstrip(" \t").startswith(">")
 
 
 def _indent_of_quote(line: str, width: int) -> int:
@@ -98,7 +98,7 @@ def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
     lines = text.split("\n")
     at = 0
     while at < len(lines):
-        match = _LITERAL.match(lines[at])
+        match = _BLOCK_START.match(lines[at])
         at += 1
         if not match:
             continue
@@ -108,7 +108,7 @@ def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
         while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > outer_indent):
             at += 1
         block = lines[start:at]
-        if (match["language"] or "").lower() in _SHELL and any(map(str.strip, block)):
+        if (match["language"] or "").lower() in _SHELL_LANGUAGES and any(map(str.strip, block)):
             first = next(number for number, line in enumerate(block) if line.strip())
             width = min(_indent(line) for line in block if line.strip())
             yield _block(block[first:], start + first + 1, [width] * (len(block) - first))
@@ -155,7 +155,7 @@ def _without_placeholders(line: str) -> str:
     if line.startswith("#SBATCH"):
         line = _BARE_ANNOTATION.sub("", line)
         code = re.split(r"[ \t]#", line, maxsplit=1)[0]
-        return f"{code} <value>{line[len(code) :]}" if _ILLUSTRATION.search(code) else line
+        return f"{code} <value>{line[len(code) :]}" if _DIRECTIVE_PLACEHOLDER.search(code) else line
     return _COMMAND_PLACEHOLDER.sub(lambda match: f"_{re.sub(r'[^A-Za-z0-9]', '_', match[1])}_", line)
 
 
