@@ -72,13 +72,13 @@ def _may_set_variable(tree: ast.Module) -> bool:
     """Return whether a module may set a variable of the rank: not each mention of its name is a read."""
     reads = Counter[str]()  # how often the module reads or tests each variable
     for node in ast.walk(tree):
-        if (name := _read_variable(node)) in RANK_VARIABLES:
+        if (name := _variable_read_by(node)) in RANK_VARIABLES:
             reads[name] += 1
         elif isinstance(node, ast.Call) and called_name(node) in ("get", "getenv") and node.args:
-            reads[_text(node.args[0])] += 1
+            reads[_string(node.args[0])] += 1
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
-            reads[_text(node.left)] += 1
-    mentions = Counter(_text(node) for node in ast.walk(tree))
+            reads[_string(node.left)] += 1
+    mentions = Counter(_string(node) for node in ast.walk(tree))
     return any(mentions[name] != reads[name] for name in RANK_VARIABLES)
 
 
@@ -100,7 +100,10 @@ class _MayLeaveError(Exception):
 
 
 class _Walk:
-    """A walk through the statements that certainly run, in their order. Its methods yield needs of a rank."""
+    """A walk through the statements and expressions that certainly run, in their order.
+
+    The methods yield the needs of a rank that they meet.
+    """
 
     def __init__(self, functions: Mapping[str, _Function]) -> None:
         self.functions = functions  # the functions whose calls are followed, by their names
@@ -118,6 +121,11 @@ class _Walk:
             yield from self._statement(statement, file)
 
     def _statement(self, statement: ast.stmt, file: Path) -> Iterator[RankNeed]:
+        """Yield the needs in the parts of a statement that certainly run.
+
+        Raises:
+            _MayLeaveError: No later statement certainly runs.
+        """
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return
         if isinstance(statement, ast.With):
@@ -134,11 +142,13 @@ class _Walk:
             # The blocks may not run, but Python always evaluates the test of an if and the iterable of a for.
             header = getattr(statement, "test", None) or getattr(statement, "iter", None)
             yield from self._expressions([header] if header else [], file)
-            if any(map(_leaves, ast.walk(statement))):
+            if any(map(_leaves_function, ast.walk(statement))):
                 raise _MayLeaveError
         else:
             yield from self._expressions(ast.iter_child_nodes(statement), file)
-            if isinstance(statement, ast.Return | ast.Raise) or any(map(_leaves, ast.walk(statement))):
+            if isinstance(statement, ast.Return | ast.Raise) or any(
+                map(_leaves_function, ast.walk(statement))
+            ):
                 raise _MayLeaveError
 
     def _expressions(self, nodes: Iterable[ast.AST], file: Path) -> Iterator[RankNeed]:
@@ -146,6 +156,7 @@ class _Walk:
             yield from self._expression(node, file)
 
     def _expression(self, node: ast.AST, file: Path) -> Iterator[RankNeed]:
+        """Yield the needs in an expression, and in the function that it calls."""
         # `parts` are the parts of the expression that Python always evaluates.
         if isinstance(node, ast.Lambda | ast.GeneratorExp):
             return
@@ -160,7 +171,7 @@ class _Walk:
         else:
             parts = ast.iter_child_nodes(node)
         yield from self._expressions(parts, file)
-        variable = _read_variable(node)
+        variable = _variable_read_by(node)
         if variable in RANK_VARIABLES:
             yield RankNeed(variable, getattr(node, "lineno", 0), file)
         if isinstance(node, ast.Call):
@@ -178,7 +189,7 @@ class _Walk:
             self.call_stack.pop()
             if need:
                 yield need
-            if any(map(_ends, ast.walk(function.definition))):
+            if any(map(_ends_program, ast.walk(function.definition))):
                 raise _MayLeaveError
 
 
@@ -187,32 +198,32 @@ def _is_main(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
 
-def _leaves(node: ast.AST) -> bool:
+def _leaves_function(node: ast.AST) -> bool:
     """Return whether a node leaves its function or ends the program."""
-    return isinstance(node, ast.Return | ast.Raise) or _ends(node)
+    return isinstance(node, ast.Return | ast.Raise) or _ends_program(node)
 
 
-def _ends(node: ast.AST) -> bool:
+def _ends_program(node: ast.AST) -> bool:
     """Return whether a node ends the program, such as sys.exit() or os.execv()."""
     return isinstance(node, ast.Call) and called_name(node) in _ENDING_CALLS
 
 
-def _read_variable(node: ast.AST) -> str:
+def _variable_read_by(node: ast.AST) -> str:
     """Return the NAME that os.environ[NAME] reads; "" for other expressions."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
         return ""
-    return _text(node.slice) if _last_name(node.value) == "environ" else ""
+    return _string(node.slice) if _last_name(node.value) == "environ" else ""
 
 
-def _text(node: ast.AST) -> str:
-    """Return the text of a string; "" for other nodes."""
+def _string(node: ast.AST) -> str:
+    """Return the text of a node that is a string; "" for other nodes."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _joins_group(call: ast.Call) -> bool:
     """Return whether a call is an init_process_group() that takes the rank from the environment."""
     arguments = {keyword.arg: keyword.value for keyword in call.keywords}
-    if "init_method" in arguments and _text(arguments["init_method"]) == "env://":
+    if "init_method" in arguments and _string(arguments["init_method"]) == "env://":
         del arguments["init_method"]
     has_other_source = len(call.args) > 1 or not _OTHER_RANK_ARGUMENTS.isdisjoint(arguments)
     return called_name(call) == "init_process_group" and not has_other_source
