@@ -107,14 +107,14 @@ class ResourceRequest:
 
     @property
     def tasks_per_node(self) -> int:
-        """The number of tasks on the node with the most tasks."""
+        """The number of tasks on a node; the largest number if the tasks are spread evenly."""
         if self.ntasks_per_node:
             return self.ntasks_per_node
         return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
 
     @cached_property
     def gpus_on_node(self) -> Amounts:
-        """The types and numbers of the GPUs on a node: on the node with the most, if only --gpus is set."""
+        """The types of the GPUs on a node, each with its number. Those of --gpus count as spread evenly."""
         from_gres = tuple((gpu_type, count) for name, gpu_type, count in self.gres if name == "gpu" and count)
         if from_gres:
             return from_gres
@@ -177,7 +177,7 @@ class ResourceRequest:
 
     @cached_property
     def gpu_count(self) -> int:
-        """The number of GPUs on a node, of all types; as for `gpus_on_node`, on the node with the most."""
+        """The number of GPUs in `gpus_on_node`, of all types."""
         return sum(count for _, count in self.gpus_on_node)
 
     @property
@@ -187,7 +187,7 @@ class ResourceRequest:
 
     @property
     def cpus_on_node(self) -> int:
-        """The number of CPUs on the node with the most tasks or GPUs."""
+        """The number of CPUs on a node, for its GPUs or its tasks."""
         if self.cpus_per_gpu and self.gpu_count:
             return self.cpus_per_gpu * self.gpu_count
         return self.tasks_per_node * (self.cpus_per_task or 1)
