@@ -92,6 +92,7 @@ def person_placeholders(
     """
     matches = dict(_missing_values(directives, option_uses, is_set, slurm))
     if any("$" in match[0] for match in matches.values()):
+        # A variable stands for a number, so variables in other directives are also placeholders.
         matches |= _first_matches(directives, _VARIABLE)
     return dict(sorted((matches | _first_matches(directives, PERSON_PLACEHOLDER)).items()))
 
@@ -106,8 +107,8 @@ def may_be_filled_by_program(
     variables = sum("$" in match[0] for match in placeholders.values())
     if variables >= _MANY_VARIABLES and 2 * variables > directive_count:
         return True
-    lowered = f"\n{text.lower()}"
-    return any(filler.search(lowered) for filler in _FILLERS)
+    lowercase_text = f"\n{text.lower()}"
+    return any(filler.search(lowercase_text) for filler in _FILLERS)
 
 
 def _first_matches(directives: Mapping[int, str], shape: re.Pattern[str]) -> dict[int, re.Match[str]]:
@@ -146,7 +147,8 @@ def _is_empty(use: Option | Stop) -> bool:
     """Return whether an option is written without its value, even if getopt takes the next line for it."""
     if isinstance(use, Stop):
         return "requires an argument" in use.complaint
-    return use.value == "" or use.takes_next_line or (use.name == "gres" and (use.value or "").endswith(":"))
+    lacks_gres_count = use.name == "gres" and (use.value or "").endswith(":")  # --gres=gpu:
+    return use.value == "" or use.takes_next_line or lacks_gres_count
 
 
 def _is_refused(use: Option | Stop, slurm: str) -> bool:
