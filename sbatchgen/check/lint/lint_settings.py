@@ -25,23 +25,25 @@ class Settings:
     folder: Path  # the folder of the submission
     places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
     is_release_assumed: bool = False  # whether nobody named the release
-    selected: tuple[str, ...] = ()  # the starts of ids of the selected rules; empty for all rules
-    pedantic: bool = False  # whether all pedantic rules report; otherwise those whose whole id is selected
-    disabled: tuple[str, ...] = ()  # the starts of ids of the rules that are turned off
-    severity: Mapping[str, Severity] = field(default_factory=dict)  # start of ids -> severity of these rules
+    # The next settings name rules by their ids, or by the start of their ids, such as SB4.
+    selected_rules: tuple[str, ...] = ()  # empty for all rules
+    pedantic: bool = False  # whether all pedantic rules report; otherwise those whose whole id is named
+    disabled_rules: tuple[str, ...] = ()
+    severities: Mapping[str, Severity] = field(default_factory=dict)  # rules -> their severity
     environment: Mapping[str, str] = field(default_factory=dict)  # the environment of the submission
     makes_log_folders: bool = False  # whether the submission makes the folders of the logs
-    removed: tuple[str, ...] = ()  # ids in flags or files of rules that sbatchgen had in the past
+    removed_rules: tuple[str, ...] = ()  # ids in flags or files of rules that sbatchgen had in the past
 
     def with_severity(self, finding: Finding) -> Finding | None:
         """Return the finding with the severity of these settings; None if its rule is off."""
-        is_selected = not self.selected or finding.rule.startswith(self.selected)
-        if not is_selected or finding.rule.startswith(self.disabled):
+        rule = finding.rule
+        is_selected = not self.selected_rules or rule.startswith(self.selected_rules)
+        if not is_selected or rule.startswith(self.disabled_rules):
             return None
-        if finding.pedantic and not (self.pedantic or finding.rule in {*self.selected, *self.severity}):
+        if finding.pedantic and not (self.pedantic or rule in {*self.selected_rules, *self.severities}):
             return None
-        starts = [start for start in self.severity if finding.rule.startswith(start)]
-        return finding._replace(severity=self.severity[max(starts, key=len)]) if starts else finding
+        starts = [start for start in self.severities if rule.startswith(start)]
+        return finding._replace(severity=self.severities[max(starts, key=len)]) if starts else finding
 
 
 def findings_of(source: Source, settings: Settings, other_findings: Sequence[Finding] = ()) -> list[Finding]:

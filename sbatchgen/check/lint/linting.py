@@ -156,7 +156,7 @@ def lint_files(
     problems += [problem for file in checked_files for problem in file.problems]
     failing_rank = min(SEVERITY_RANK[fail_on], SEVERITY_RANK["warning"]) if strict else SEVERITY_RANK[fail_on]
     fails = any(SEVERITY_RANK[item.finding.severity] >= failing_rank for item in located_findings)
-    summary = [*map(removal, settings.removed)]
+    summary = [*map(removal, settings.removed_rules)]
     if form == "text":
         summary += [*_documents_table(checked_files), _summary(located_findings, checked_files)]
     return Outcome(

@@ -60,11 +60,11 @@ def settings_of(
         slurm=release,
         folder=places.folder,
         is_release_assumed=not known_release,
-        selected=selected,
+        selected_rules=selected,
         pedantic=pedantic,
-        disabled=disabled,
-        severity=severity,
-        removed=tuple(sorted(RETIRED & ids)),
+        disabled_rules=disabled,
+        severities=severity,
+        removed_rules=tuple(sorted(RETIRED & ids)),
     )
 
 
