@@ -51,7 +51,7 @@ def rule_applies(rule_id: str, kind: Applies) -> bool:
 
 
 def marks_secret(rule_id: str) -> bool:
-    """Return whether the findings of a rule mark a secret, which no report may show again."""
+    """Return whether the findings of a rule mark a secret, such as a password, which reports must hide."""
     rule = _script_rules().get(rule_id)
     return rule is not None and rule.marks_secret
 
@@ -89,7 +89,8 @@ def _new_findings(
 ) -> list[Finding]:
     """Return the findings in `other_findings` that repeat no known finding.
 
-    It repeats a known finding of the same rule about the same line, the same launch or the whole job.
+    A finding of the same rule about the same line or launch repeats a known finding. If the known finding is
+    about the whole job, each finding of the same rule repeats it.
     """
     lines_of_rule: dict[str, set[int]] = {}
     for finding in known:
@@ -116,8 +117,8 @@ def _decisive_rules(script: JobScript) -> list[str]:
     A comment that turns off such a rule is useless if the rule finds nothing. Rules that need a dry run are
     excluded. Without a cluster the result is [], as some rules compare the script with the cluster.
     """
-    started = {rule.id for rule in judge.rules(judge.STARTED)}
-    return [rule for rule in rules() if rule not in started] if script.knows_cluster else []
+    needing_dry_run = {rule.id for rule in judge.rules(judge.STARTED)}
+    return [rule for rule in rules() if rule not in needing_dry_run] if script.knows_cluster else []
 
 
 def _run_rules(script: JobScript, rules_to_run: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
@@ -130,8 +131,8 @@ def _run_rules(script: JobScript, rules_to_run: Iterable[Rule[Any]], failures: _
             import traceback
 
             last_frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{last_frame.filename.rpartition('/')[2]}:{last_frame.lineno}"
-            cause = f"{type(error).__name__}: {str(error)[:_LONGEST_MESSAGE]}, {where}"
+            code_line = f"{last_frame.filename.rpartition('/')[2]}:{last_frame.lineno}"
+            cause = f"{type(error).__name__}: {str(error)[:_LONGEST_MESSAGE]}, {code_line}"
             failures.setdefault(cause, []).append(rule.id)
     return findings
 

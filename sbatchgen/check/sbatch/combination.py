@@ -12,8 +12,8 @@ from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.rivals import rivals
 from sbatchgen.check.sbatch.values import RefusedError, count, node_range
 
-INVALID = "Invalid generic resource (gres) specification"
-MIXED = "Invalid GRES specification (with and without type identification)"
+INVALID_GRES = "Invalid generic resource (gres) specification"
+MIXED_TYPES = "Invalid GRES specification (with and without type identification)"
 _FAILED = "Failed to validate job spec"
 _UNLIMITED = 2**32  # more nodes than any job has
 # With one of these options, counts are not checked: Slurm derives other counts, or another cluster decides.
@@ -45,12 +45,14 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
     for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
         if not _is_zero(options.get(option, "0")) and slurm >= since and "gpu" not in names:
             raise RefusedError("did not request any GPU.")
-    if {name for name, kind in requests if kind} & {name for name, kind in requests if not kind}:
-        raise RefusedError(MIXED)
+    with_type = {name for name, type_name in requests if type_name}
+    without_type = {name for name, type_name in requests if not type_name}
+    if with_type & without_type:
+        raise RefusedError(MIXED_TYPES)
     if "cpus-per-gpu" in options:
         return  # with this option, sbatch takes typed GPUs together with shards, and compares no counts
     if "gpu" in names and names & {"mps", "shard"}:
-        raise RefusedError(INVALID)
+        raise RefusedError(INVALID_GRES)
     for (name, _), counts in requests.items():
         complaint = next(_complaints(name, counts, options, slurm), None)
         if complaint is not None:
@@ -73,10 +75,10 @@ def _requests(options: Mapping[str, str], slurm: str) -> Requests:
             amounts = amounts or (("", 1),) * bool(value)
         elif option == "gpus-per-task" and not gres.has_count(value or ""):
             continue
-        for kind, amount in amounts:
-            requests.setdefault(("gpu", kind), {})[unit] = amount
-    for name, kind, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
-        requests.setdefault((name, kind), {})["node"] = amount
+        for type_name, amount in amounts:
+            requests.setdefault(("gpu", type_name), {})[unit] = amount
+    for name, type_name, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
+        requests.setdefault((name, type_name), {})["node"] = amount
     return requests
 
 

@@ -26,9 +26,9 @@ def split_gpu_items(text: str) -> tuple[str, str]:
     return ",".join(gpus), ",".join(item for item in items if item not in gpus)
 
 
-def is_slice(kind: str) -> bool:
+def is_slice(type_name: str) -> bool:
     """Return whether a type is a slice of a GPU (MIG), such as 1g.10gb or nvidia_a100_3g.20gb."""
-    return bool(re.search(_SLICE, kind))
+    return bool(re.search(_SLICE, type_name))
 
 
 @lru_cache(maxsize=1024)
@@ -36,16 +36,16 @@ def gres_amounts(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
     """Return the name, type and count of each item of a --gres, up to the first item that Slurm refuses."""
     counts: dict[tuple[str, str], int] = {}  # the last count wins if an item is repeated
     with suppress(ValueError):
-        for name, kind, count in items(text, slurm=slurm):
-            counts[name, kind] = count
-    return tuple((name, kind, count) for (name, kind), count in counts.items())
+        for name, type_name, count in items(text, slurm=slurm):
+            counts[name, type_name] = count
+    return tuple((name, type_name, count) for (name, type_name), count in counts.items())
 
 
 def gpu_amounts(text: str | None, *, slurm: str = NEWEST) -> tuple[tuple[str, int], ...] | None:
     """Return the type ("" for any type) and the count of each item of a --gpus; None without the option."""
     if text is None:
         return None
-    return tuple((kind, count) for _, kind, count in gres_amounts(as_gres(text), slurm=slurm))
+    return tuple((type_name, count) for _, type_name, count in gres_amounts(as_gres(text), slurm=slurm))
 
 
 def as_gres(text: str) -> str:
@@ -70,8 +70,8 @@ def items(text: str, *, slurm: str) -> Iterator[Amount]:
             raise ValueError(f"'{item}' is not a resource with a count")
         count = amount(match["count"] + match["unit"]) if match["count"] else 1
         if count:
-            kind = resource[match.start("type") : match.end("type")] if match["type"] else ""
-            yield match["name"], kind, count
+            type_name = resource[match.start("type") : match.end("type")] if match["type"] else ""
+            yield match["name"], type_name, count
 
 
 def amount(text: str) -> int | None:
