@@ -209,7 +209,7 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # the variables may add the missing option
-    has_refused_word = any(isinstance(use, Stop) for use in script.uses)
+    has_refused_word = any(isinstance(use, Stop) for use in script.option_uses)
     has_fault = any(line.fault for line in sbatch.directives)
     is_reported = any(
         hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu")
@@ -231,12 +231,12 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
 
 def uses(script: JobScript) -> Iterator[Option]:
     """Yield the uses of options that getopt accepts."""
-    return (use for use in script.uses if isinstance(use, Option))
+    return (use for use in script.option_uses if isinstance(use, Option))
 
 
 def _complaints(script: JobScript) -> Iterator[Stop]:
     """Yield the options that getopt refuses, up to COMPLAINTS_MAX."""
-    stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+    stops = (use for use in script.option_uses if isinstance(use, Stop) and use.complaint)
     return islice(stops, COMPLAINTS_MAX)
 
 
@@ -248,7 +248,7 @@ def _stray_words(script: JobScript) -> Iterator[tuple[Option | None, list[Stop]]
     before: Option | None = None  # the option in this line before the stray words
     strays: list[Stop] = []
     unknown: Stop | None = None  # the unknown option in this line
-    for use in script.uses:
+    for use in script.option_uses:
         if strays and (isinstance(use, Option) or use.complaint or use.word.line != strays[0].word.line):
             yield before, strays
             strays = []

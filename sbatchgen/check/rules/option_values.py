@@ -212,9 +212,9 @@ def _check_value(kind: str, text: str, job: Job) -> None:
         case "hosts":
             _check_hosts(text, job)
         case "gres" | "gpus" if job.is_script:  # the keys of a resolved job were checked before
-            from sbatchgen.check.sbatch.gres import as_gres, items
+            from sbatchgen.check.sbatch.gres import as_gres, gres_items
 
-            for _ in items(as_gres(text) if kind == "gpus" else text, slurm=job.slurm):
+            for _ in gres_items(as_gres(text) if kind == "gpus" else text, slurm=job.slurm):
                 pass
         case "tres" if job.slurm >= "24.05":
             # The kinds in a list such as cpu=4,gres/gpu:2.

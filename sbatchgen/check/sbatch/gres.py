@@ -36,7 +36,7 @@ def gres_amounts(text: str, *, slurm: str = NEWEST) -> tuple[Amount, ...]:
     """Return the name, type and count of each item of a --gres, up to the first item that Slurm refuses."""
     counts: dict[tuple[str, str], int] = {}  # the last count wins if an item is repeated
     with suppress(ValueError):
-        for name, type_name, count in items(text, slurm=slurm):
+        for name, type_name, count in gres_items(text, slurm=slurm):
             counts[name, type_name] = count
     return tuple((name, type_name, count) for (name, type_name), count in counts.items())
 
@@ -53,7 +53,7 @@ def as_gres(text: str) -> str:
     return ",".join(f"gpu:{item}" for item in text.split(",") if item)
 
 
-def items(text: str, *, slurm: str) -> Iterator[Amount]:
+def gres_items(text: str, *, slurm: str) -> Iterator[Amount]:
     """Yield the name, type and count of each item of a --gres; raise ValueError if Slurm refuses an item."""
     for item in filter(None, () if text.lower() == "none" else text.split(",")):
         resource = item

@@ -149,7 +149,7 @@ class JobScript(Job):
             return {}
         directives = {number: self.lines[number - 1] for number in self.directive_lines}
         matches = placeholders.person_placeholders(
-            directives, self.uses, lambda name: name in self.assigned_names, self.slurm
+            directives, self.option_uses, lambda name: name in self.assigned_names, self.slurm
         )
         ends = {
             directive.line: _comment_start(directive)
@@ -330,7 +330,7 @@ class JobScript(Job):
         return tuple(containers(options, self.launches, self.at_word))
 
     @cached_property
-    def uses(self) -> tuple[Option | Stop, ...]:
+    def option_uses(self) -> tuple[Option | Stop, ...]:
         """The uses of options in the first component's directives, even after a word that sbatch refuses."""
         lines = [line for line in self.sbatch.directives if line.kind in READ_KINDS and line.component <= 0]
         words = [word for line in lines for word in line.words]
@@ -340,7 +340,7 @@ class JobScript(Job):
     def options(self) -> dict[str, Option]:
         """The winning use of each option, by the option's long name."""
         options: dict[str, Option] = {}
-        for use in self.uses:
+        for use in self.option_uses:
             if isinstance(use, Option):
                 options[use.name] = winning_use(options.get(use.name), use, self.slurm)
         return options
