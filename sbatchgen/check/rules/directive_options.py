@@ -19,7 +19,13 @@ from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.check.sbatch.option_table import HasArgument
 from sbatchgen.check.script.job import OLD_SLURM
-from sbatchgen.check.script.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, known_specs, releases
+from sbatchgen.check.script.known_options import (
+    PYXIS_NAMES,
+    RENAMED,
+    SRUN_ONLY,
+    known_specs,
+    releases_with_option,
+)
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -93,7 +99,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
     """Find options that sbatch does not know."""
     for stop in _complaints(script):
         name = _long_name(stop.word.text)
-        if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases(name)):
+        if "unrecognized" in stop.complaint and (name in SRUN_ONLY or releases_with_option(name)):
             continue  # SB114 or SB130 reports the option
         at = script.at_use(stop)
         if "ambiguous" in stop.complaint:
@@ -182,12 +188,12 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB130", "warning", "an option of another release")
 def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
     for use in uses(script) if script.is_release_assumed else ():
-        since = releases(use.spec.name)[:1]
+        since = releases_with_option(use.spec.name)[:1]
         if since and RELEASES.index(since[0]) > RELEASES.index(OLD_SLURM):
             what = f"--{use.spec.name} came with Slurm {since[0]}: an older sbatch refuses the script"
             yield Hit(script.at_use(use), what, "name your release: lint --slurm RELEASE", "info")
     for stop in _complaints(script):
-        known = releases(_long_name(stop.word.text))
+        known = releases_with_option(_long_name(stop.word.text))
         if not known or "unrecognized" not in stop.complaint:
             continue
         is_newer = RELEASES.index(known[0]) > RELEASES.index(script.release)

@@ -56,6 +56,6 @@ def known_specs(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
 
 
 @lru_cache(maxsize=1024)
-def releases(name: str) -> tuple[str, ...]:
+def releases_with_option(name: str) -> tuple[str, ...]:
     """Return the releases of Slurm that have an option, oldest first."""
     return tuple(release for release in RELEASES if name in specs(release))
