@@ -77,7 +77,7 @@ class NodeFacts:
 
 
 # The keys of `GpuLimits`, each with the holder of the GPUs that the key limits.
-GPU_LIMIT_HOLDERS = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
+GPU_HOLDERS = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
 
 OLD_DAYS = 180  # after this many days, somebody should verify the facts of a profile again
 

@@ -265,9 +265,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
         use_offsets = [other.at for other in script.body.uses if other.name == use.name]
         is_only_printed = all(any(echo.at <= at < echo.end for echo in printing) for at in use_offsets)
-        caller_may_add_option = script.is_submitted_by_script or not (
-            script.has_size_options or options == ["array"]
-        )
+        caller_may_add_option = script.is_submitted_by_script or not (script.has_size or options == ["array"])
         severity = "info" if is_only_printed or caller_may_add_option else None
         yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
 
@@ -404,9 +402,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return resources.cpus_per_task
     # A partition may give a job with GPUs more CPUs, and sbatch's command line may ask for them.
     may_have_more = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    may_have_more = (
-        may_have_more or script.has_nodes_alone or launch.step is None or not script.has_size_options
-    )
+    may_have_more = may_have_more or script.has_nodes_alone or launch.step is None or not script.has_size
     return None if may_have_more else 1
 
 

@@ -13,7 +13,7 @@ from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.finding import NOWHERE, Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Text
-from sbatchgen.check.cluster_facts import GPU_LIMIT_HOLDERS, PartitionFacts, Qos, restriction
+from sbatchgen.check.cluster_facts import GPU_HOLDERS, PartitionFacts, Qos, restriction
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.option_table import specs
@@ -337,19 +337,10 @@ def _qos_hits(job: Job, partition: PartitionFacts) -> Iterator[tuple[str, Hit]]:
     for name in in_force:
         hits = _broken_limits(job, name, known_qos[name], is_refused=is_refused)
         yield from ((name, hit) for key, hit in hits if key not in set_keys)
-        set_keys |= {key for key in _QOS_KEYS if getattr(known_qos[name], key) is not None}
+        set_keys |= {key for key in _LIMITS if getattr(known_qos[name], key) is not None}
 
 
-_QOS_KEYS = (
-    "time_max",
-    "nodes_max",
-    "cpus_max",
-    "nodes_min",
-    "gpus_min",
-    "cpus_min",
-    "jobs_max",
-    *GPU_LIMIT_HOLDERS,
-)
+_LIMITS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPU_HOLDERS)
 
 
 def _broken_limits(job: Job, name: str, limits: Qos, *, is_refused: bool) -> Iterator[tuple[str, Hit]]:
@@ -381,9 +372,8 @@ def _broken_limits(job: Job, name: str, limits: Qos, *, is_refused: bool) -> Ite
     for key in ("gpus_max_user", "gpus_max_account"):
         maximum = getattr(limits, key)
         if maximum is not None and gpus > maximum:
-            holder = GPU_LIMIT_HOLDERS[key]
-            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {holder}: {fate}"
-            why_not = f"its qos '{name}' allows {maximum} GPUs for {holder}"
+            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {GPU_HOLDERS[key]}: {fate}"
+            why_not = f"its qos '{name}' allows {maximum} GPUs for {GPU_HOLDERS[key]}"
             yield key, Hit(resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
     if limits.jobs_max is not None and max(job.array_tasks, 1) > limits.jobs_max:
         what = f"qos '{name}' lets a user have {limits.jobs_max} jobs at a time, and the array has "
@@ -408,7 +398,7 @@ def _ended_cluster(job: Job) -> Iterator[Hit]:
 def _gpus_of_partition(job: Job) -> Iterator[Hit]:
     gpus = job.resources.gpus_in_all
     for name, partition in job.partitions.items():
-        for key, holder in GPU_LIMIT_HOLDERS.items():
+        for key, holder in GPU_HOLDERS.items():
             maximum = getattr(partition, key)
             if maximum is not None and gpus > maximum:
                 what = f"{gpus} GPUs are over the limit of partition '{name}', {maximum} for {holder}"

@@ -24,13 +24,11 @@ def read_request(
     """Return the request that a script's options make of Slurm.
 
     An option with a value that sbatch can't read counts as unset. `at` returns the place of an option.
-    `unset_place` is the place that messages show for an unset option.
     """
     text = {name: use.value or "" for name, use in options.items()}
     nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
 
     def number_of(name: str) -> int | None:
-        """Return the count in an option."""
         return _read(partial(count, name, slurm=slurm), text.get(name))
 
     return ResourceRequest(

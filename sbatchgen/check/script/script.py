@@ -250,7 +250,7 @@ class JobScript(Job):
         return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
 
     @property
-    def has_size_options(self) -> bool:
+    def has_size(self) -> bool:
         """Whether directives say how large the job is. If not, sbatch's command line usually does."""
         return not SIZE_OPTIONS.isdisjoint(self.options)
 

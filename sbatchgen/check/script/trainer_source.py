@@ -231,12 +231,8 @@ def read_trainer(trainer: str, folder: Path) -> TrainerSource | None:
     is_complete = reader.is_complete and not reader.modules_to_read
     # After a chdir, the names of files mean other files.
     changes_folder = re.search(r"(?m)^chdir\($", words)
-    shows_options = (
-        is_complete
-        and "argparse" in packages
-        and packages <= _PACKAGES["plain"] | sys.stdlib_module_names
-        and not _DYNAMIC.search(words)
-    )
+    parses_options = "argparse" in packages and packages <= _PACKAGES["plain"] | sys.stdlib_module_names
+    shows_options = is_complete and parses_options and not _DYNAMIC.search(words)
     shows_rank = is_complete and packages <= _RANKLESS_PACKAGES
     return TrainerSource(
         options=accepted_options(reader.trees.values()) if shows_options else None,

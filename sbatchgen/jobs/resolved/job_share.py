@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Gres, Memory, Text
-from sbatchgen.check.cluster_facts import GPU_LIMIT_HOLDERS, GpuLimits, NodeFacts, NodeShape
+from sbatchgen.check.cluster_facts import GPU_HOLDERS, GpuLimits, NodeFacts, NodeShape
 from sbatchgen.check.sbatch.gres import gpu_amounts, gres_amounts, is_slice, split_gpu_items
 from sbatchgen.jobs.inputs.layers import BY_DEFAULT, BY_PARTITION, DecidedValues, Level, Origin
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS
@@ -179,7 +179,7 @@ def _smallest_gpu_limit(
     owners: dict[str, GpuLimits] = {"the partition": partition}
     owners |= {f"qos {name}": profile.qos[name] for name in qos_names if name in profile.qos}
     all_limits = (
-        (getattr(limits, key), owner) for owner, limits in owners.items() for key in GPU_LIMIT_HOLDERS
+        (getattr(limits, key), owner) for owner, limits in owners.items() for key in GPU_HOLDERS
     )
     known_limits = [(limit, owner) for limit, owner in all_limits if limit is not None]
     return min(known_limits) if known_limits else (None, "")

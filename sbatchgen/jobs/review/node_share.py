@@ -69,8 +69,7 @@ def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocati
 def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: int) -> Allocation:
     """Return the request in a script's options.
 
-    The job gets `gpus` GPUs on each node, or all GPUs of whole nodes. `partition` has the facts of these
-    nodes.
+    The job gets `gpus` GPUs on each node, or all GPUs of whole nodes. `partition` has the nodes' facts.
     """
     gets_whole_nodes = job.is_exclusive or partition.exclusive
     splits_gpus = job.splits_gpus(partition.gpus_of_node_kinds(job.gpus or ()), whole_nodes=gets_whole_nodes)
