@@ -151,7 +151,7 @@ def test_rows_hold_together() -> None:
     assert commands("wrapper") >= {"nice", "uv"}
     for each in PROGRAMS.values():
         assert not each.values & each.flags, each.name
-        assert {*each.letters.values()} <= each.values | each.flags, each.name
+        assert {*each.name_of_letter.values()} <= each.values | each.flags, each.name
 
 
 def _lists_of_programs(text: str) -> list[str]:

@@ -45,7 +45,7 @@ def read_options(
 ) -> tuple[list[ReadOption], int]:
     """Return the options of a command from the word `at` on, and the index of the first word after them."""
     options: list[ReadOption] = []
-    while at < len(words) and not (options and options[-1][0] in program.last):
+    while at < len(words) and not (options and options[-1][0] in program.ending_options):
         word, name_at = text(words[at]), at
         if word[:1] == "+" and "shell" in program.kinds:  # such as +x of bash
             at += 1
@@ -59,9 +59,9 @@ def read_options(
         for name, value in _long_option(word, program) if is_long else _letter_options(word, program):
             if value is not None:
                 options.append((name, value, name_at, name_at))
-            elif name in program.values and name not in program.optional and at < len(words):
+            elif name in program.values and name not in program.optional_values and at < len(words):
                 options.append((name, text(words[at]), name_at, at))
-                at += program.counts.get(name, 1)
+                at += program.value_counts.get(name, 1)
             else:
                 options.append((name, "", name_at, None))
     return options, at
@@ -75,13 +75,13 @@ def _long_option(word: str, program: Program) -> Iterator[tuple[str, str | None]
     if word[1] != "-" and name not in program.values and name[:1] in program.values:
         yield name[0], word[2:]
     else:
-        yield program.letters.get(name, name), value if equals else None
+        yield program.name_of_letter.get(name, name), value if equals else None
 
 
 def _letter_options(word: str, program: Program) -> Iterator[tuple[str, str | None]]:
     """Yield the names of the options in a word of letters, such as -vn4, each with its value in the word."""
     for end, letter in enumerate(word[1:], 2):
-        name = program.letters.get(letter, letter)
+        name = program.name_of_letter.get(letter, letter)
         if name in program.values:  # the rest of the word is the value
             yield name, word[end:] or None
             return

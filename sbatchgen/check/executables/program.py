@@ -1,4 +1,4 @@
-"""The programs of programs.txt, by name and by kind.
+"""Reads programs.txt, the table of programs: PROGRAMS has them by name, `programs` by kind.
 
 PROGRAMS["timeout"].operands  # 1: the duration, before the command that timeout starts
 programs("shell")  # "bash", "sh", "dash" and others
@@ -27,11 +27,12 @@ class Program:
     # The next attributes hold options by their long names.
     values: set[str] = field(default_factory=set)  # options with a value
     flags: set[str] = field(default_factory=set)  # options without a value
-    optional: set[str] = field(default_factory=set)  # options that take a value only after =, as in --nice=5
-    letters: dict[str, str] = field(default_factory=dict)  # letter -> long name
-    counts: dict[str, int] = field(default_factory=dict)  # option with several values -> their number
+    # Options that take a value only after =, as in --nice=5.
+    optional_values: set[str] = field(default_factory=set)
+    name_of_letter: dict[str, str] = field(default_factory=dict)  # letter -> long name
+    value_counts: dict[str, int] = field(default_factory=dict)  # option with several values -> their number
     # Options that end the program's options, such as -m of python. The words after them belong to the module.
-    last: set[str] = field(default_factory=set)
+    ending_options: set[str] = field(default_factory=set)
     # Role -> the options that have it. The roles of a launcher are NODES, PROCESSES (per node; for accelerate
     # on all nodes), RANK (of the node), PORT and HOST (of the rendezvous). The roles of MPI are PROCESSES (on
     # all nodes), EACH (the processes on a node) and PLACE (other hosts or slots than Slurm's).
@@ -45,7 +46,7 @@ class Program:
         """Add an option as programs.txt writes it. The text =PROGRAM adds all options of another program."""
         if text.startswith("="):
             other = PROGRAMS[text[1:].replace("/", " ")]
-            for part in ("values", "flags", "optional", "letters", "counts", "roles"):
+            for part in ("values", "flags", "optional_values", "name_of_letter", "value_counts", "roles"):
                 getattr(self, part).update(getattr(other, part))
             return
         match = _OPTION.fullmatch(text)
@@ -53,26 +54,26 @@ class Program:
             raise ValueError(f"'{text}' is not an option of the table")
         letter, name, question_mark, equals, exclamation_mark, role = match.groups()
         if letter:
-            self.letters[letter] = name
+            self.name_of_letter[letter] = name
         (self.values if question_mark or equals else self.flags).add(name)
         if question_mark:
-            self.optional.add(name)
+            self.optional_values.add(name)
         if len(equals) > 1:
-            self.counts[name] = len(equals)
+            self.value_counts[name] = len(equals)
         if exclamation_mark:
-            self.last.add(name)
+            self.ending_options.add(name)
         if role:
             self.roles.setdefault(role, []).append(name)
 
 
 PROGRAMS: dict[str, Program] = {}  # the programs of STARTING_KINDS by name
 MODULES: dict[str, str] = {}  # module of Python -> the name of the program that it is
-_NAMES: dict[str, set[str]] = {}  # kind -> names of programs
+_NAMES_OF_KIND: dict[str, set[str]] = {}  # kind -> names of programs
 
 
 def programs(*kinds: str) -> frozenset[str]:
     """Return the names of all programs of these kinds, with verbs, such as "uv run"."""
-    return frozenset().union(*(_NAMES[kind] for kind in kinds))
+    return frozenset().union(*(_NAMES_OF_KIND[kind] for kind in kinds))
 
 
 def commands(*kinds: str) -> frozenset[str]:
@@ -81,14 +82,14 @@ def commands(*kinds: str) -> frozenset[str]:
 
 
 def _read_table() -> None:
-    """Fill PROGRAMS, MODULES and _NAMES from programs.txt."""
+    """Fill PROGRAMS, MODULES and _NAMES_OF_KIND from programs.txt."""
     for kinds_text, rest in rows(__file__, "programs.txt"):
         names_text, _, options = rest.partition(" | ")
         kinds = frozenset(word for word in kinds_text.split() if not word.isdecimal())
         names_and_modules = [name.replace("/", " ") for name in names_text.split()]
         names = [name for name in names_and_modules if not name.startswith("-m ")]
         for kind in kinds:
-            _NAMES.setdefault(kind, set()).update(names)
+            _NAMES_OF_KIND.setdefault(kind, set()).update(names)
         modules = tuple(name[3:] for name in names_and_modules if name.startswith("-m "))
         MODULES.update(dict.fromkeys(modules, names[0]))
         if not kinds & STARTING_KINDS:

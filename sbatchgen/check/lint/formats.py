@@ -39,7 +39,7 @@ def as_text(located_findings: Iterable[LocatedFinding], style: Style) -> str:
     for item in located_findings:
         key = (item.file, item.finding.rule, item.finding.problem._replace(at=""))
         groups.setdefault(key, []).append(item)
-    for item, *others in groups.values():
+    for item, *repetitions in groups.values():
         finding, place = item.finding, item.finding.place
         severity = style(finding.severity, finding.severity)
         at = f"{one_line(item.file)}:{place.line}:{place.column}"
@@ -48,7 +48,7 @@ def as_text(located_findings: Iterable[LocatedFinding], style: Style) -> str:
             _marked_line(item.line, place.column, place.end, place.line) if item.line.strip() else ""
         )
         lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
-        if numbers := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
+        if numbers := list(dict.fromkeys(str(other.finding.place.line) for other in repetitions)):
             lines.append(f"    also in line{'s' * (len(numbers) > 1)} {first_names(numbers, 8)}\n")
     return "".join(lines)
 
@@ -68,7 +68,7 @@ def _marked_line(line: str, column: int, end: int, number: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return the text with escapes for control characters, and blanks for tabs."""
+    """Return a text with escapes in place of control characters, and a blank in place of each tab."""
     return visible(text.replace("\t", " "))
 
 

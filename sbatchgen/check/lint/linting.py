@@ -149,7 +149,7 @@ def lint_files(
     """
     problems: list[Problem] = []
     found_files = list(files_to_lint(names, problems.append))
-    shellcheck_path = shellcheck.program(len(found_files), wanted=ask_shellcheck)
+    shellcheck_path = shellcheck.path_to_run(len(found_files), wanted=ask_shellcheck)
     task = Task(settings, fix_mode, shellcheck_path, find_more)
     checked_files = list(_check_all(found_files, task))
     located_findings = [finding for file in checked_files for finding in file.located_findings]

@@ -32,7 +32,7 @@ _EXCLUDED = "SC1090,SC1091"
 _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
 
 
-def program(files: int, *, wanted: bool | None) -> str:
+def path_to_run(files: int, *, wanted: bool | None) -> str:
     """Return the path of shellcheck; "" if shellcheck is not installed or should not run.
 
     `wanted` is true for --shellcheck and false for --no-shellcheck. If None, the number of files decides.
@@ -55,27 +55,29 @@ def findings(source: Source, path: str) -> list[Finding]:
 
     `path` is the path of shellcheck. The result is [] for another language, or if shellcheck fails.
     """
-    first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
-    interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
+    first_line = source.data.partition(b"\n")[0].decode("utf-8", "replace")
+    words = first_line[2:].split() if first_line.startswith("#!") else []
+    interpreter = [word.rpartition("/")[2] for word in words]  # env and bash of #!/usr/bin/env bash
     if interpreter and programs("posix").isdisjoint(interpreter):
         return []
     if len(source.data) > MAX_BYTES:
-        return [_unchecked(source, f"it has more than {MAX_BYTES >> 10} KiB")]
-    call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
+        return [_unchecked_finding(source, f"it has more than {MAX_BYTES >> 10} KiB")]
+    language = [] if interpreter else ["--shell=bash"]
+    command = [path, "--format=json1", f"--exclude={_EXCLUDED}", *language, "-"]
     try:
         with temporary_folder("sbatchgen-shellcheck-", in_memory=True) as folder:
-            (folder / ".shellcheckrc").write_bytes(_settings())  # shellcheck looks first in this folder
-            result = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
+            (folder / ".shellcheckrc").write_bytes(_user_settings())  # shellcheck looks first in this folder
+            result = child.run(command, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
         findings = _read_answer(source.file, result.stdout)
         return [finding for finding in findings if not _is_about_several_words(finding, text)]
     except child.LateError:
-        return [_unchecked(source, f"it takes more than {TIMEOUT_S} s")]
+        return [_unchecked_finding(source, f"it takes more than {TIMEOUT_S} s")]
     except (OSError, DocumentError, ValueError, LookupError, TypeError):
-        return []
+        return []  # shellcheck can't run, or its answer is not the JSON that is expected
 
 
-def _settings() -> bytes:
+def _user_settings() -> bytes:
     """Return the user's settings of shellcheck, without settings that let shellcheck open other files.
 
     With `external-sources`, a directive in a script could make shellcheck read /dev/zero without end.
@@ -95,7 +97,7 @@ def _settings() -> bytes:
     return b""
 
 
-def _unchecked(source: Source, why: str) -> Finding:
+def _unchecked_finding(source: Source, why: str) -> Finding:
     """Return the finding about a script that shellcheck did not check."""
     place = Place(f"{source.file}:1:1", 1, 1)
     problem = Problem(f"shellcheck did not check this script: {why}", place.text, "--no-shellcheck")

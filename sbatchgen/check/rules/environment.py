@@ -230,7 +230,7 @@ def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not resources.gpu_count or resources.shards or resources.tasks_per_node != 1:
         return
-    if script.has_nodes_alone or _CPU_OPTIONS & resources.options.keys():
+    if script.has_own_nodes or _CPU_OPTIONS & resources.options.keys():
         return
     for word, workers in _worker_options(launch):
         if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
@@ -402,7 +402,7 @@ def _cpus(launch: Launch, script: JobScript) -> int | None:
         return resources.cpus_per_task
     # A partition may give a job with GPUs more CPUs, and sbatch's command line may ask for them.
     may_have_more = _CPU_OPTIONS & resources.options.keys() or resources.gpu_count or resources.shards
-    may_have_more = may_have_more or script.has_nodes_alone or launch.step is None or not script.has_size
+    may_have_more = may_have_more or script.has_own_nodes or launch.step is None or not script.has_size
     return None if may_have_more else 1
 
 

@@ -40,7 +40,7 @@ _VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")  # the word after such a
 )
 def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    has_whole_nodes = script.has_nodes_alone or script.resources.gpu_count >= WHOLE_GPUS
+    has_whole_nodes = script.has_own_nodes or script.resources.gpu_count >= WHOLE_GPUS
     if has_whole_nodes or not script.directive_lines:
         return
     for command in script.named("pkill", "killall"):

@@ -74,7 +74,7 @@ def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
         if tasks is None or tasks < 2:
             continue
         names = TASK_VARIABLES if nodes != 1 else TASK_VARIABLES - {"SLURM_NODEID"}
-        if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_nodes_alone:
+        if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_own_nodes:
             names |= NODE_VARIABLES
         for word, name in _expanded_early(script, launch, names):
             has_rendezvous = launch.launcher and launch.launcher.option("rdzv-backend")

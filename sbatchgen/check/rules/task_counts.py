@@ -103,7 +103,7 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
 )
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
-    if not script.has_nodes_alone or _TASK_OPTIONS & script.options.keys():
+    if not script.has_own_nodes or _TASK_OPTIONS & script.options.keys():
         return
     inherited_cpus = script.resources.cpus_per_task if script.release >= "23.11" else None
     node_cpus = [

@@ -79,11 +79,12 @@ def scan(
         else:
             items = [*_letter_options(word, following, table)]
         yield from items
-        for last in items[-1:]:
+        if items:
+            last = items[-1]
             if isinstance(last, Stop) and not past_stops:
                 return
             last_word = last.word if isinstance(last, Stop) else last.value_word
-            at += last_word is following  # the next word was the argument, or the word after --
+            at += last_word is following  # the following word is a value, or the word after --
 
 
 def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:

@@ -87,7 +87,7 @@ class Job:
         return {name: known[name] for name in self.resources.partitions if name in known}
 
     @property
-    def has_nodes_alone(self) -> bool:
+    def has_own_nodes(self) -> bool:
         """Whether the job shares its nodes with no other job."""
         return self.resources.is_exclusive or any(
             partition.exclusive for partition in self.partitions.values()

@@ -13,6 +13,7 @@ _SAVING_CALLS = frozenset(
 )
 # The name of a file that holds a model, such as out/model.pt.
 _MODEL_FILE = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
+_DEEPEST = 8  # expressions within expressions that are followed
 
 
 @frozen()
@@ -74,7 +75,7 @@ def _path_text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) ->
     """
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
-    if depth > 8:
+    if depth > _DEEPEST:
         return ""
     if isinstance(node, ast.Name) and node.id in names:
         return _path_text(names[node.id], names, depth + 1)
