@@ -102,16 +102,16 @@ def _restructured_text_blocks(text: str) -> Iterator[CodeBlock]:
         at += 1
         if not match:
             continue
-        while at < len(lines) and _OPTION.match(lines[at]):
+        while at < len(lines) and _OPTION.match(lines[at]):  # options of the directive
             at += 1
         start, outer_indent = at, len(match["indent"])
-        while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > outer_indent):
+        while at < len(lines) and (not lines[at].strip() or _indent(lines[at]) > outer_indent):  # the block
             at += 1
         block = lines[start:at]
         if (match["language"] or "").lower() in _SHELL_LANGUAGES and any(map(str.strip, block)):
-            first = next(number for number, line in enumerate(block) if line.strip())
+            blank_lines = next(number for number, line in enumerate(block) if line.strip())  # at the start
             width = min(_indent(line) for line in block if line.strip())
-            yield _block(block[first:], start + first + 1, [width] * (len(block) - first))
+            yield _block(block[blank_lines:], start + blank_lines + 1, [width] * (len(block) - blank_lines))
 
 
 def _indent(line: str) -> int:

@@ -269,7 +269,9 @@ class _Reader:
     seen: set[Path] = field(default_factory=set)  # the modules that were read, also without success
     modules_to_read: list[Path] = field(default_factory=list)
     saved_files: list[SavedFile] = field(default_factory=list)
-    trees: dict[Path, ast.Module] = field(default_factory=dict)  # module that could be read -> its syntax
+    trees: dict[Path, ast.Module] = field(
+        default_factory=dict
+    )  # module that could be read -> its syntax tree
     trainer_calls: list[Mapping[str, int | None]] = field(default_factory=list)
     calls_spawn: bool = False
     is_complete: bool = True
@@ -286,7 +288,7 @@ class _Reader:
             return False
         self.trees[file] = tree
         self.saved_files += saved_files(tree)
-        # The key in os.environ["RANK"] = "0" is no word, as the program sets the variable, and reads none.
+        # The key in os.environ["RANK"] = "0" is no word, as the program does not read the variable there.
         assigned_keys = {*_assigned_key_ids(tree)}
         self.trainer_calls += _trainer_calls(tree)
         for node in ast.walk(tree):
@@ -363,6 +365,7 @@ def _may_write(node: ast.Call) -> bool:
         return True  # the program computes the mode
     modes += node.args[:1] if isinstance(node.func, ast.Attribute) else []  # the MODE of FILE.open(MODE)
     texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
+    # A text of other letters is no mode, but for example an encoding.
     return any(re.fullmatch("[rwaxbt+]*", text) and {*text} & {*"wax+"} for text in texts)
 
 
