@@ -97,7 +97,7 @@ class GpuLimits:
 class NodeShape(NodeFacts):
     """A kind of node of a partition."""
 
-    nodes: Count | None = described("How many such nodes.")
+    nodes: Count | None = described("Number of nodes of this kind.")
 
 
 @record
@@ -155,9 +155,9 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     state: Literal["up", "down", "drain", "inactive"] = described("Whether the partition takes jobs.", "up")
     exclusive: bool = described("Whether jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     oversubscribed: bool = described(
-        "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
+        "Whether jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
     )
-    reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
+    reservation_only: bool = described("Whether only jobs with a reservation may use it (ReqResv).", False)
     internet: bool | None = described("Whether its nodes reach the internet.")
 
     def __post_init__(self) -> None:
@@ -291,7 +291,7 @@ class Qos(GpuLimits):
     cpus_min: int | None = described("Fewest CPUs of a job (MinTRES).")
     jobs_max: int | None = described("Most jobs of a user at a time, with waiting jobs (MaxSubmitPU).")
     deny_on_limit: bool = described(
-        "A job over the limit is refused (DenyOnLimit); otherwise it waits.", False
+        "Whether Slurm refuses a job over the limit (DenyOnLimit); otherwise the job waits.", False
     )
     overrides: tuple[Literal["time_max", "nodes_max", "nodes_min", "partition_qos"], ...] = described(
         "Limits of the partition that do not hold for its jobs (PartitionTimeLimit, OverPartQOS, ...).", ()
@@ -311,15 +311,17 @@ class Limits:
     """Settings of slurm.conf for all partitions; None means "not known"."""
 
     enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
-    enforce_accounts: bool | None = described("AccountingStorageEnforce has associations.")
-    enforce_qos: bool | None = described("AccountingStorageEnforce has qos: an unknown QOS is refused.")
+    enforce_accounts: bool | None = described("Whether AccountingStorageEnforce has associations.")
+    enforce_qos: bool | None = described(
+        "Whether AccountingStorageEnforce has qos, so that Slurm refuses an unknown QOS."
+    )
     max_array_size: int | None = described("MaxArraySize of slurm.conf.")
     max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
     memory_consumable: bool | None = described(
         "Whether jobs on a node share out its memory (SelectTypeParameters with MEMORY)."
     )
     several_gpus_per_sharing_job: bool = described(
-        "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
+        "Whether SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
     )
     select_type: Literal["cons_tres", "cons_res", "linear"] | None = described(
         "SelectType of slurm.conf: cons_res and linear know no --gpus and the like."
@@ -361,7 +363,7 @@ class FactSource:
     at: Citation = required(
         "Lines of a public repository, OWNER/REPOSITORY@COMMIT PATH:LINES DIGEST, or https://..."
     )
-    keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
+    keys: tuple[Text, ...] = described("The keys whose values are from these lines.", ())
 
 
 @record
@@ -385,7 +387,7 @@ class KnownCluster(StartFacts):
     )
     partitions: Mapping[Text, PartitionFacts] = described("Partitions by name.", make=dict)
     default_partition: Text | None = described(
-        "The partition of a job that names none. If the job can't run there, the first that fits."
+        "The partition of a job that names none. A job that can't run there gets the first that fits."
     )
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
