@@ -145,7 +145,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     qos_denied: tuple[Text, ...] = described("Qualities of service that may not use it.", ())
     groups: tuple[Text, ...] = described("Groups of users who may use it (AllowGroups); empty: any.", ())
     submit_hosts: Text | None = described("Hosts from which jobs may be submitted (AllocNodes).")
-    partition_qos: Text | None = described("A quality of service whose limits hold for all its jobs.")
+    partition_qos: Text | None = described("A quality of service with limits for all jobs of the partition.")
     preemption: Literal["requeue", "cancel", "suspend"] | None = described(
         "How jobs of partitions with a higher priority stop its jobs (PreemptMode)."
     )

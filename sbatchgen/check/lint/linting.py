@@ -23,10 +23,10 @@ from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
 
-# The ranks of the values of --fail-on: the severities, and "never", whose rank no finding has.
+# The ranks of the values of --fail-on: the severities, and "never", a rank that no finding reaches.
 SEVERITY_RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
 FOUND_STATUS = 3  # exit status for a finding that --fail-on names, or for a file that can't be read
-PAGES_MAX = 2  # the documents that a summary lists, so that it has five lines at most
+PAGES_MAX = 2  # documents that a summary lists; with more, it would have over five lines
 MANY_FILES = 100  # with this number of files or more, several processes save time
 
 # A function that returns further findings in a script, such as those of a dry run.

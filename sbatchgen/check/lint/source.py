@@ -152,7 +152,8 @@ def sources(name: str) -> list[Source]:
     """Return the script in a file, or the scripts in a document, which may be none.
 
     Raises:
-        DocumentError: The file can't be read, is no regular file, is too large, or is such as a Python file.
+        DocumentError: The file can't be read, is no regular file, is too large, or is of another kind, such
+            as Python.
     """
     if name.endswith(NO_SCRIPT_SUFFIXES) and (problem := wrong_kind(name, "script", "lint")):
         raise DocumentError([problem])

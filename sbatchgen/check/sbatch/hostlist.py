@@ -1,4 +1,4 @@
-"""Expands lists of hosts, such as x[1-3,07],y, on clusters whose hosts are numbered in one dimension.
+"""Expands lists of hosts, such as x[1-3,07],y, for clusters that number their hosts in one dimension.
 
 Source: Slurm's hostlist, 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """

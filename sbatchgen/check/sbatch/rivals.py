@@ -41,7 +41,7 @@ RIVALS = (
 
 
 def rivals(options: Options) -> Iterator[Rivals]:
-    """Yield the pairs of which both options are set."""
+    """Yield the pairs of RIVALS with two set options."""
     return (pair for pair in RIVALS if pair.first in options and pair.second in options)
 
 

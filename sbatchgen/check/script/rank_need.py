@@ -25,7 +25,7 @@ _HARMLESS_DECORATORS = frozenset(("record", "main", "command", "option", "cache"
 _CATCHING_CONTEXTS = frozenset(("suppress", "raises", "assertRaises"))  # a `with` of these catches exceptions
 # With these arguments, init_process_group does not take the rank from the environment. None stands for **.
 _OTHER_RANK_ARGUMENTS = frozenset(("init_method", "store", "rank", "world_size", None))
-# Statements whose blocks may not run.
+# Statements with blocks that may not run.
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 
 
@@ -106,7 +106,7 @@ class _Walk:
     """
 
     def __init__(self, functions: Mapping[str, _Function]) -> None:
-        self.functions = functions  # the functions whose calls are followed, by their names
+        self.functions = functions  # the functions that are followed in calls, by their names
         self.call_stack: list[str] = []  # the names of the functions that the walk has entered
 
     def first_need(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:

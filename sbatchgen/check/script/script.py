@@ -245,7 +245,7 @@ class JobScript(Job):
 
     def source_of(self, launch: Launch) -> TrainerSource | None:
         """Return the source of a launch's Python program; None if the folder or the file is unknown."""
-        from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie beside their trainer
+        from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie next to a trainer
 
         return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
 

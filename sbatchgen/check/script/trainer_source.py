@@ -83,7 +83,7 @@ _OTHER_RANK_SOURCES = re.compile(
 class TrainerSource:
     """The facts about a trainer that the source of its modules shows."""
 
-    # The imported packages that do not lie beside the trainer, by the first part of their names.
+    # The first parts of the names of imported packages, without modules in the folder of the trainer.
     packages: frozenset[str] = frozenset()
     # The names and texts in the modules, one per line. The name of a call ends with "(".
     words: str = ""
@@ -123,7 +123,7 @@ class TrainerSource:
 
     @property
     def takes_rank_from_variables(self) -> bool:
-        """Whether the trainer certainly takes its rank from RANK and WORLD_SIZE alone."""
+        """Whether the trainer certainly takes its rank only from RANK and WORLD_SIZE."""
         words = self.words
         return self._is_plain and bool(_RANK_SOURCES.search(words)) and not _OTHER_RANK_SOURCES.search(words)
 

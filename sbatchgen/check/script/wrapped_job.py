@@ -34,7 +34,7 @@ _COUNT_OPTIONS = (
 def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
     """Yield the string of each --wrap, as a word and as a script for sh with the options of its sbatch.
 
-    A --wrap whose options the text does not show is left out.
+    A --wrap is skipped if the text hides an option of its sbatch.
     """
     for command in script.named("sbatch"):
         wrap_options = _wrap_options(script, command)
