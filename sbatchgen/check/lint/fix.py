@@ -30,8 +30,8 @@ def apply_edits(data: bytes, findings: Iterable[Finding]) -> bytes:
     edits_of_line: dict[int, list[Edit]] = {}
     for finding in findings:
         pairs = [(edit, other) for edit in finding.edits for other in edits_of_line.get(edit.line, [])]
-        are_lines_there = all(1 <= edit.line <= len(lines) for edit in finding.edits)
-        if are_lines_there and not any(_overlap(edit, other) for edit, other in pairs):
+        is_in_script = all(1 <= edit.line <= len(lines) for edit in finding.edits)
+        if is_in_script and not any(_overlap(edit, other) for edit, other in pairs):
             for edit in finding.edits:
                 edits_of_line.setdefault(edit.line, []).append(edit)
     for number, edits in edits_of_line.items():

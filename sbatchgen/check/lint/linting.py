@@ -18,7 +18,7 @@ from sbatchgen.base.quoting import counted, one_line
 from sbatchgen.check.lint import fix, formats, shellcheck
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.linter import marks_secret, rules
-from sbatchgen.check.lint.source import STDIN, Source, files_to_lint, sources
+from sbatchgen.check.lint.source import STDIN, Source, files_to_lint, read_sources
 from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
@@ -202,7 +202,7 @@ def _check_all(names: Sequence[str], task: Task) -> Iterable[CheckedFile]:
 def check_file(name: str, task: Task) -> CheckedFile:
     """Lint a file, and fix the file if the task asks for fixes."""
     try:
-        scripts = sources(name)
+        scripts = read_sources(name)
         diff = b""
         is_document = any(source.indents for source in scripts)
         if task.fix_mode and scripts and not is_document:

@@ -148,7 +148,7 @@ def _holds_script(path: str, is_document: bool) -> bool:  # noqa: FBT001
         return False
 
 
-def sources(name: str) -> list[Source]:
+def read_sources(name: str) -> list[Source]:
     """Return the script in a file, or the scripts in a document, which may be none.
 
     Raises:
