@@ -272,7 +272,7 @@ def jobs(file: Path) -> Iterator[Job]:
 
 def facts(partition: Partition, profile: Profile) -> dict[str, object]:
     """Return what requests name, if it is known."""
-    kinds = [kind for shape in partition.kinds() for kind in shape.gpu_types]
+    kinds = [kind for shape in partition.node_kinds() for kind in shape.gpu_types]
     features = [*map(str, partition.features or ())]
     values = {
         "most": partition.nodes_max,

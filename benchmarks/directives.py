@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.check.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import major_release
 from tests.cluster import oracle, site
 from tests.sbatch import directives
 
@@ -38,7 +38,7 @@ def main() -> int:
         print(f"error: {lacking}", file=sys.stderr)
         return 2
     root = args.root and args.root.resolve()
-    release = line_of(oracle.version(root).split()[-1])
+    release = major_release(oracle.version(root).split()[-1])
     rows = directives.directives(args.seed, args.count)
     answers = directives.asked([row.line for row in rows], root)
     asked = Counter(row.kind for row in rows)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from sbatchgen.check.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import major_release
 from tests.cluster import oracle, site
 from tests.rules import public_options, values
 from tests.rules.values import Answers, Difference
@@ -66,7 +66,7 @@ def main() -> int:
         for request in public_options.requests(args.seed, half, slips=slips)
     ]
     started = time.monotonic()
-    answers = values.asked(requests, release=line_of(oracle.version(root).split()[-1]), root=root)
+    answers = values.asked(requests, release=major_release(oracle.version(root).split()[-1]), root=root)
     took = time.monotonic() - started
     print(f"slurmctld {answers.slurm}, seed {args.seed}, {len(requests)} requests, {took:.0f} s")
     if args.record:

@@ -71,8 +71,8 @@ def cli(name: str, folder: Path) -> None:
 
 def _old(name: str, profile: Profile) -> Iterator[Finding]:
     """Yield that somebody has to read the sources: lines that are the same may have been misread."""
-    if profile.age > OLD_DAYS:
-        what = f"{name}: the sources were last read {profile.age} days ago, on {profile.checked}"
+    if profile.age_days > OLD_DAYS:
+        what = f"{name}: the sources were last read {profile.age_days} days ago, on {profile.checked}"
         yield Finding(
             "warning", Problem(what, fix="compare the facts with them, and write the day as checked")
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbatchgen.base.git import git
-from sbatchgen.check.lint.source import sources
+from sbatchgen.check.lint.source import read_sources
 from sbatchgen.check.script.script import JobScript
 
 AWS, CSC = "aws-samples/awsome-distributed-training", "CSCfi/csc-user-guide"
@@ -198,7 +198,7 @@ def examples(checkouts: Path) -> Iterator[Example]:
             if re.fullmatch(place.files, file):
                 text = git_of(repository, "cat-file", "blob", f"{commit}:{file}") or ""
                 for line, script in scripts(whole(text, repository, commit), file):
-                    read = JobScript(file=file, text=script, slurm="24.11", assumed=True)
+                    read = JobScript(file=file, text=script, slurm="24.11", is_release_assumed=True)
                     if read.trainings and re.search(place.having, script):
                         yield Example(place, file, line, commit, read)
 
@@ -240,7 +240,7 @@ def scripts(text: str, file: str) -> Iterator[tuple[int, str]]:
         with tempfile.NamedTemporaryFile("w", suffix=".md") as page:
             page.write(text)
             page.flush()
-            yield from ((source.line, _mended(source.text)) for source in sources(page.name))
+            yield from ((source.line, _mended(source.text)) for source in read_sources(page.name))
     elif file.endswith(".rst"):
         yield from ((line, _mended(script)) for line, script in _literal_blocks(text))
     elif "#SBATCH" in text:
@@ -280,7 +280,7 @@ def _mended(script: str) -> str:
     script = re.sub(
         r"^if \[ ! -z \$CONTAINER_IMAGE \];\nthen\n(.*?)^fi\n", r"\1", script, flags=re.MULTILINE | re.DOTALL
     )
-    script = re.sub(r"^(#SBATCH.*) <value>$", r"\1", script, flags=re.MULTILINE)  # the mark of sources()
+    script = re.sub(r"^(#SBATCH.*) <value>$", r"\1", script, flags=re.MULTILINE)  # the mark of read_sources()
     script = re.sub(r"^#SBATCH[ \t]+\[.*\]$", "#", script, flags=re.MULTILINE)  # [budget code]
     script = re.sub(r"[ \t]<[\w-]*(?:options|args)>", "", script)
     script = re.sub(r"<([A-Za-z][\w -]*)>", lambda match: re.sub(r"\W", "_", match[1]), script)

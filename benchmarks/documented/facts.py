@@ -63,7 +63,7 @@ def items(script: JobScript) -> list[Item]:
 def gpus(script: JobScript, launch: Launch) -> int:
     """Return the GPUs that the training has on a node; 0 if the script does not say."""
     if launch.step_gpus and launch.step_gpus.name == "gpus-per-task":
-        return (launch.number(launch.step_gpus, launch.step or launch.program) or 0) * (
+        return (launch.option_number(launch.step_gpus, launch.step or launch.program) or 0) * (
             launch.tasks_per_node or 1
         )
     return script.resources.gpu_count
@@ -78,7 +78,7 @@ def _requests(script: JobScript, launch: Launch) -> Iterator[Item]:
     for kind in asked.gpu_types:
         yield Item("directive", "type of the GPUs", kind)
     option = launch.step.option("cpus-per-task") if launch.step else None
-    cpus = (option and launch.number(option, launch.program)) or asked.cpus_per_task
+    cpus = (option and launch.option_number(option, launch.program)) or asked.cpus_per_task
     if cpus or asked.cpus_per_gpu:
         yield Item(
             "directive", "CPUs of a task", str(cpus or asked.cpus_on_node // (launch.tasks_per_node or 1))

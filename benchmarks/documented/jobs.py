@@ -189,4 +189,4 @@ def rendered(job: Job, folder: Path) -> JobScript:
     for finding in check(request.resolved):
         if finding.severity == "error":
             print(f"{job['profile']}: {finding.problem.what}", file=sys.stderr)
-    return JobScript(file="rendered", text=text, slurm="24.11", assumed=True)
+    return JobScript(file="rendered", text=text, slurm="24.11", is_release_assumed=True)

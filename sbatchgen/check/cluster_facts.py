@@ -1,6 +1,7 @@
-"""The facts of a cluster that rules about scripts need: partitions, QOS, limits, users. Profiles hold more.
+"""The facts of a cluster that rules about scripts need: partitions, QOS, limits and users.
 
-The records are neither frozen nor comparable, so that the command starts faster.
+The records of a profile extend these records with settings of jobs. The records are neither frozen nor
+comparable, so that the command starts faster.
 """
 
 import time
@@ -23,12 +24,12 @@ from sbatchgen.check.sbatch.gres import is_slice
 
 
 def restriction(option: str, allowed: Sequence[str]) -> str:
-    """Return the reason why a partition refuses a job: the option may only have one of the allowed values."""
+    """Return a partition's restriction in words, such as "only for account lab or gpu"."""
     return f"only for {option} {' or '.join(allowed)}"
 
 
 class StartFacts:
-    """The facts about the start of jobs that rules need. Here all are unknown; profiles know some."""
+    """The facts about the start of jobs. These defaults mean "not known"; profiles override them."""
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
@@ -48,7 +49,7 @@ class StartFacts:
 
 @record
 class NodeFacts:
-    """The hardware of a node; None is "not known"."""
+    """The hardware of a node; None means "not known"."""
 
     cpus_per_node: Count | None = described("CPUs of a node.")
     threads_per_core: Count | None = described("Hardware threads of a core.")
@@ -63,7 +64,7 @@ class NodeFacts:
     shards_per_gpu: Count | None = described("Shards of a GPU.")
     features: tuple[Text, ...] | None = described("Features that its nodes have, for --constraint.")
     gres: Mapping[Text, Count] | None = described(
-        "Generic resources of a node apart from GPUs, as {nvme: 3600}."
+        "Generic resources of a node apart from GPUs, such as {nvme: 3600}."
     )
     tmp_per_node: Memory | None = described("Local disk of a node, for --tmp (TmpDisk).")
 
@@ -75,15 +76,15 @@ class NodeFacts:
         return {"": self.gpus_per_node} if self.gpus_per_node else {}
 
 
-# Each key of `GpuLimits`, and the holder of the GPUs that the key counts.
-GPUS_MAX = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
+# The keys of `GpuLimits`, each with the holder of the GPUs that the key limits.
+GPU_HOLDERS = {"gpus_max": "a job", "gpus_max_user": "a user", "gpus_max_account": "an account"}
 
-OLD_DAYS = 180  # a profile is old if its facts were verified this many days ago: somebody should verify them
+OLD_DAYS = 180  # after this many days, somebody should verify the facts of a profile again
 
 
 @record
 class GpuLimits:
-    """Limits of GPUs in use at a time; None is "not known"."""
+    """Limits of GPUs in use at a time; None means "not known"."""
 
     gpus_max: int | None = described("Most GPUs of a job.")
     gpus_max_user: int | None = described("Most GPUs of all running jobs of a user (MaxTRESPerUser).")
@@ -96,22 +97,22 @@ class GpuLimits:
 class NodeShape(NodeFacts):
     """A kind of node of a partition."""
 
-    nodes: Count | None = described("How many such nodes.")
+    nodes: Count | None = described("Number of nodes of this kind.")
 
 
 @record
 class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
-    """The limits of a partition, per node if the name of the key says so; None is "not known"."""
+    """The limits of a partition, per node if the name of the key says so; None means "not known"."""
 
     KEYS_FIRST: ClassVar = True
 
     time_max: Duration | None = described("Longest time limit (MaxTime).")
     time_default: Duration | None = described("Time limit of a job that sets none (DefaultTime).")
     time_by_nodes: Mapping[NodeRange, Duration] = described(
-        "Longest time limit by number of nodes, as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
+        "Longest time limit by number of nodes, such as {1-91: 02:00:00, 92-: 12:00:00}.", make=dict
     )
     node_minutes_max: Count | None = described("Most nodes x minutes of a job.")
-    nodes: Text | None = described("Host names, as n[1-16].")
+    nodes: Text | None = described("Host names, such as n[1-16].")
     nodes_max: Count | None = described("Most nodes of a job (MaxNodes).")
     nodes_min: Count | None = described("Fewest nodes of a job (MinNodes).")
     cpus_per_gpu: Count | None = described("CPUs that go with a GPU.")
@@ -135,7 +136,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     mem_per_node_max: Memory | None = described("Most memory of a job on a node (MaxMemPerNode).")
     cpus_per_node_max: Count | None = described("Most CPUs of all jobs on a node (MaxCPUsPerNode).")
     shapes: tuple[NodeShape, ...] = described(
-        "Kinds of its nodes, if they differ. If the partition lacks a key, the largest value of all counts.",
+        "Kinds of its nodes, if they differ. A key that the partition lacks has the largest of their values.",
         (),
     )
     accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())
@@ -144,26 +145,26 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     qos_denied: tuple[Text, ...] = described("Qualities of service that may not use it.", ())
     groups: tuple[Text, ...] = described("Groups of users who may use it (AllowGroups); empty: any.", ())
     submit_hosts: Text | None = described("Hosts from which jobs may be submitted (AllocNodes).")
-    partition_qos: Text | None = described("A quality of service whose limits hold for all its jobs.")
+    partition_qos: Text | None = described("A quality of service with limits for all jobs of the partition.")
     preemption: Literal["requeue", "cancel", "suspend"] | None = described(
-        "What jobs of partitions with a higher priority do to its jobs (PreemptMode)."
+        "How jobs of partitions with a higher priority stop its jobs (PreemptMode)."
     )
     preemption_grace: Duration | None = described("How long a preempted job runs on (GraceTime).")
-    billing: Weights | None = described("What a unit of each resource costs (TRESBillingWeights).")
-    hidden: bool = described("Whether jobs that name no partition never get it (Hidden).", False)
-    state: Literal["up", "down", "drain", "inactive"] = described("Whether it takes jobs.", "up")
+    billing: Weights | None = described("The cost of a unit of each resource (TRESBillingWeights).")
+    hidden: bool = described("Whether only jobs that name the partition get it (Hidden).", False)
+    state: Literal["up", "down", "drain", "inactive"] = described("Whether the partition takes jobs.", "up")
     exclusive: bool = described("Whether jobs get whole nodes (OverSubscribe=EXCLUSIVE).", False)
     oversubscribed: bool = described(
-        "Jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
+        "Whether jobs share CPUs, even with --exclusive (OverSubscribe=FORCE:2 or more).", False
     )
-    reservation_only: bool = described("Only for jobs with a reservation (ReqResv).", False)
+    reservation_only: bool = described("Whether only jobs with a reservation may use it (ReqResv).", False)
     internet: bool | None = described("Whether its nodes reach the internet.")
 
     def __post_init__(self) -> None:
-        """Fill in the partition's missing keys from its kinds of nodes, and those of the kinds from it."""
+        """Fill in missing keys: those of the partition from its kinds of nodes, and the other way round."""
         for name in ("cpus_per_node", "mem_per_node", "mem_installed", "gpus_per_node", "tmp_per_node"):
             values = [getattr(shape, name) for shape in self.shapes]
-            if name == "mem_per_node":
+            if name == "mem_per_node":  # the memory of the largest node counts
                 values = [shape.mem_largest or shape.mem_per_node for shape in self.shapes]
             if getattr(self, name) is None and None not in values:
                 setattr(self, name, max(values, default=None))
@@ -180,44 +181,52 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         self.threads_per_core = self.threads_per_core or min(threads, default=None)
         if not self.gpu_types:
             counts = [item for shape in self.shapes for item in shape.gpu_types.items()]
-            self.gpu_types = {gpu: max(count for name, count in counts if name == gpu) for gpu, _ in counts}
+            self.gpu_types = {
+                gpu_type: max(count for name, count in counts if name == gpu_type) for gpu_type, _ in counts
+            }
 
     def time_limit(self, nodes: int) -> Duration | None:
         """Return the longest time limit of a job with this number of nodes; None if there is no limit."""
-        spans = self.time_by_nodes.items()
-        limits = [limit for span, limit in spans if span.first <= nodes <= span.last]
+        limits_by_range = self.time_by_nodes.items()
+        limits = [limit for span, limit in limits_by_range if span.first <= nodes <= span.last]
         limits += [self.time_max] if self.time_max else []
         if self.node_minutes_max and nodes > 0:
             limits.append(Duration(self.node_minutes_max // nodes * 60))  # Slurm counts whole minutes
         return min(limits, default=None)
 
-    def only_type(self) -> str:
-        """Return the type of GPU that a job gets without naming a type; "" if there are several."""
+    def default_gpu_type(self) -> str:
+        """Return the type of the GPUs of a job that names no type; "" if the partition has no such type.
+
+        The type is `gpu_type`, or the only type of `gpu_types`.
+        """
         return str(self.gpu_type or (next(iter(self.gpu_types)) if len(self.gpu_types) == 1 else ""))
 
-    def kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
-        """Return the kinds of nodes that may have at least these GPUs by type ("" for any type).
+    def node_kinds(self, gpus: Iterable[tuple[str, int]] = ()) -> list[NodeFacts]:
+        """Return the kinds of nodes that may have these GPUs; without `gpus`, all kinds.
 
-        A partition without `shapes` has one kind of nodes, which the partition itself describes.
+        `gpus` are types ("" for any type), each with the number of GPUs that a node needs. A partition
+        without `shapes` has one kind of nodes, which the partition itself describes.
         """
-        demands = [*gpus]
-        total = sum(count for _, count in demands)
+        needed = [*gpus]
+        total = sum(count for _, count in needed)
         kinds: list[NodeFacts] = []
         for kind in self.shapes or (self,):
             types = kind.gpu_types
-            has_types = not types or all(count <= types.get(Text(name), 0) for name, count in demands if name)
-            if has_types and (kind.gpus_per_node is None or total <= kind.gpus_per_node):
+            may_have_types = not types or all(
+                count <= types.get(Text(name), 0) for name, count in needed if name
+            )
+            if may_have_types and (kind.gpus_per_node is None or total <= kind.gpus_per_node):
                 kinds.append(kind)
         return kinds
 
-    def gpus_by_kind(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
-        """Return the number of GPUs of these types ("" for any) on a node of each kind that has some.
+    def gpus_of_node_kinds(self, gpus: Iterable[tuple[str, int]]) -> list[int]:
+        """Return how many GPUs of the types in `gpus` a node of each kind has, without kinds that have none.
 
-        The numbers in `gpus` do not matter.
+        `gpus` is a request, as in `node_kinds`. Only its types count, and not its numbers.
         """
         types = [Text(name) for name, _ in gpus]
         counts: list[int | None] = []
-        for kind in self.kinds():
+        for kind in self.node_kinds():
             if kind.gpu_types and "" not in types:
                 counts.append(sum(kind.gpu_types.get(name, 0) for name in types))
             else:
@@ -225,13 +234,15 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         return [count for count in counts if count]
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        gpus, types = self.gpus_per_node, {} if self.shapes else self.gpu_types
+        """Yield each contradiction between values: the key, what is wrong, and a fix."""
+        gpus = self.gpus_per_node
+        # With shapes, gpu_types holds the GPUs of several kinds of nodes, which no node has together.
+        types = {} if self.shapes else self.gpu_types
         if gpus is not None and gpus < 0:
-            yield "gpus_per_node", f"{gpus} GPUs on a node", "write 0 or more"
+            yield "gpus_per_node", f"a node can't have {gpus} GPUs", "write 0 or more"
         elif gpus is not None and types and sum(types.values()) != gpus:
-            what = f"gpu_types has {sum(types.values())} GPUs, gpus_per_node {gpus}"
-            yield "gpu_types", what, "make the two agree"
+            what = f"gpu_types has {sum(types.values())} GPUs, but gpus_per_node is {gpus}"
+            yield "gpu_types", what, "correct gpu_types or gpus_per_node"
         for low, high in (
             ("time_default", "time_max"),
             ("nodes_min", "nodes_max"),
@@ -245,8 +256,8 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
                 yield low, f"{minimum} is more than {high} {maximum}", f"write {low}: {maximum}, or less"
         if self.gpu_cpus and gpus is not None and len(self.gpu_cpus) != gpus:
             yield "gpu_cpus", f"{len(self.gpu_cpus)} lists for {gpus} GPUs", "write a list for each GPU"
-        if self.gpu_type_required and not (self.gpus_typed and (self.only_type() or self.gpu_types)):
-            yield "gpu_type_required", "which type jobs ask for is not known", "write gpu_type: TYPE"
+        if self.gpu_type_required and not (self.gpus_typed and (self.default_gpu_type() or self.gpu_types)):
+            yield "gpu_type_required", "no key gives the type for which jobs ask", "write gpu_type: TYPE"
         elif self.gpu_type_required and self.gpu_types and self.gpu_type not in (None, *self.gpu_types):
             yield (
                 "gpu_type",
@@ -260,7 +271,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
         previous: NodeRange | None = None
         for span in sorted(self.time_by_nodes, key=lambda span: span.first):
             if previous and span.first <= previous.last:
-                what = f"{previous} and {span} have numbers of nodes in common"
+                what = f"the ranges {previous} and {span} overlap"
                 yield "time_by_nodes", what, "give each number of nodes one limit"
             if self.time_max and self.time_by_nodes[span] > self.time_max:
                 what = f"{self.time_by_nodes[span]} for {span} nodes is more than time_max {self.time_max}"
@@ -278,16 +289,16 @@ class Qos(GpuLimits):
     nodes_min: int | None = described("Fewest nodes of a job (MinTRES).")
     gpus_min: int | None = described("Fewest GPUs of a job (MinTRES).")
     cpus_min: int | None = described("Fewest CPUs of a job (MinTRES).")
-    jobs_max: int | None = described("Most jobs of a user at a time, with waiting ones (MaxSubmitPU).")
+    jobs_max: int | None = described("Most jobs of a user at a time, with waiting jobs (MaxSubmitPU).")
     deny_on_limit: bool = described(
-        "A job over the limit is refused (DenyOnLimit); otherwise it waits.", False
+        "Whether Slurm refuses a job over the limit (DenyOnLimit); otherwise the job waits.", False
     )
     overrides: tuple[Literal["time_max", "nodes_max", "nodes_min", "partition_qos"], ...] = described(
         "Limits of the partition that do not hold for its jobs (PartitionTimeLimit, OverPartQOS, ...).", ()
     )
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield values that contradict each other: the key, what is wrong, and a fix."""
+        """Yield each contradiction between values: the key, what is wrong, and a fix."""
         for unit in ("nodes", "gpus", "cpus"):
             minimum, maximum = getattr(self, f"{unit}_min"), getattr(self, f"{unit}_max")
             if minimum is not None and maximum is not None and minimum > maximum:
@@ -297,18 +308,20 @@ class Qos(GpuLimits):
 
 @record
 class Limits:
-    """Settings of slurm.conf for all partitions; None is "not known"."""
+    """Settings of slurm.conf for all partitions; None means "not known"."""
 
     enforce_part_limits: Literal["no", "any", "all"] | None = described("EnforcePartLimits of slurm.conf.")
-    enforce_accounts: bool | None = described("AccountingStorageEnforce has associations.")
-    enforce_qos: bool | None = described("AccountingStorageEnforce has qos: an unknown QOS is refused.")
+    enforce_accounts: bool | None = described("Whether AccountingStorageEnforce has associations.")
+    enforce_qos: bool | None = described(
+        "Whether AccountingStorageEnforce has qos, so that Slurm refuses an unknown QOS."
+    )
     max_array_size: int | None = described("MaxArraySize of slurm.conf.")
     max_array_tasks: int | None = described("max_array_tasks of SchedulerParameters.")
     memory_consumable: bool | None = described(
         "Whether jobs on a node share out its memory (SelectTypeParameters with MEMORY)."
     )
     several_gpus_per_sharing_job: bool = described(
-        "SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
+        "Whether SelectTypeParameters has MULTIPLE_SHARING_GRES_PJ.", False
     )
     select_type: Literal["cons_tres", "cons_res", "linear"] | None = described(
         "SelectType of slurm.conf: cons_res and linear know no --gpus and the like."
@@ -321,7 +334,7 @@ class Limits:
 
 @record
 class Reservation:
-    """A reservation of nodes; None is "not known"."""
+    """A reservation of nodes; None means "not known"."""
 
     partitions: tuple[Text, ...] = described(
         "Partitions with nodes in the reservation; empty: not known.", ()
@@ -331,11 +344,11 @@ class Reservation:
 
 @record
 class User:
-    """Slurm's facts about one user. Rules look at them only if that user makes the job."""
+    """Slurm's facts about one user. Rules use them only if this user runs sbatchgen."""
 
     name: Text = required("The user's name.")
     groups: tuple[Text, ...] = described("The user's groups that partitions name.", ())
-    host: Text | None = described("The host that was asked.")
+    host: Text | None = described("The host on which the profile was discovered.")
     account: Text | None = described("The account of a job that names none.")
     accounts: Mapping[Text, tuple[Text, ...]] = described(
         "Accounts, each with its qualities of service; Slurm refuses others.", make=dict
@@ -345,36 +358,36 @@ class User:
 
 @record
 class FactSource:
-    """The place of a fact in the documentation of a cluster."""
+    """The lines in a cluster's documentation from which facts are."""
 
     at: Citation = required(
         "Lines of a public repository, OWNER/REPOSITORY@COMMIT PATH:LINES DIGEST, or https://..."
     )
-    keys: tuple[Text, ...] = described("The keys whose values are from there.", ())
+    keys: tuple[Text, ...] = described("The keys whose values are from these lines.", ())
 
 
 @record
 class KnownCluster(StartFacts):
-    """The facts of a cluster that rules of scripts ask for; None is "not known"."""
+    """The facts of a cluster that rules of scripts need; None means "not known"."""
 
     KEYS_FIRST: ClassVar = True
     places: ClassVar[Mapping[str, str]] = {}  # key -> its place in a file: "required" -> "/etc/x.yaml:4"
 
     name: Text = required("The name of the cluster.")
-    url: Text = required("The guide that its facts are from.")
-    checked: Text = required("Date on which they were last verified, as 2026-01-31.")
-    until: Moment | None = described("When it ended or will end, as 2026-08-31.")
-    successor: Text | None = described("The profile of the cluster that takes its place then.")
-    site: Text | None = described("The centre that runs it.")
-    contact: Text | None = described("Whom to ask.")
-    description: Text | None = described("One line.")
-    slurm: Release | None = described("Release of Slurm, as 24.05.")
+    url: Text = required("The guide of the cluster from which the facts are.")
+    checked: Text = required("Date on which the facts were last verified, such as 2026-01-31.")
+    until: Moment | None = described("When the cluster ended or will end, such as 2026-08-31.")
+    successor: Text | None = described("The profile of the cluster that replaces this cluster after `until`.")
+    site: Text | None = described("The centre that runs the cluster.")
+    contact: Text | None = described("Whom users may ask for help.")
+    description: Text | None = described("The cluster in one line.")
+    slurm: Release | None = described("Release of Slurm, such as 24.05.")
     scheduler: Literal["slurm", "none", "env"] = described(
         "slurm; none: this machine; env: a platform that starts the script on each node.", "slurm"
     )
     partitions: Mapping[Text, PartitionFacts] = described("Partitions by name.", make=dict)
     default_partition: Text | None = described(
-        "The partition of a job that names none. If the job can't run there, the first that fits."
+        "The partition of a job that names none. A job that can't run there gets the first that fits."
     )
     limits: Limits = described("Limits of slurm.conf.", make=Limits)
     qos: Mapping[Text, Qos] = described("Limits of qualities of service, by name.", make=dict)
@@ -391,20 +404,21 @@ class KnownCluster(StartFacts):
         "Severity of rules by id: error, warning, info or off.", make=dict
     )
     gpu_vendor: Literal["nvidia", "amd", "intel"] = described(
-        "Who made the GPUs. On Intel's a trainer of your own trains, with xccl or ccl.", "nvidia"
+        "The maker of the GPUs. On Intel's GPUs only a trainer of your own trains, with xccl or ccl.",
+        "nvidia",
     )
-    required: tuple[Text, ...] = described("Options that every job must set, as account.", ())
+    required: tuple[Text, ...] = described("Options that every job must set, such as account.", ())
     omit: tuple[Text, ...] = described("Options that scripts do not get, such as partition.", ())
-    sources: tuple[FactSource, ...] = described("Where the documentation says the facts.", ())
+    sources: tuple[FactSource, ...] = described("Where the documentation states the facts.", ())
 
-    def line(self, key: str) -> str:
-        """Return the place of a key as the end of a message, " (FILE:LINE)"; "" if no file has the key."""
+    def key_place(self, key: str) -> str:
+        """Return the end of a message that shows a key's place, " (FILE:LINE)"; "" if no file has the key."""
         place = self.places.get(key, "")
         return f" ({place[place.rfind('/') + 1 :]})" if place else ""
 
     @property
-    def age(self) -> int:
-        """The days since the facts were verified; 0 if `checked` is not a date."""
+    def age_days(self) -> int:
+        """The number of days since the facts were verified; 0 if `checked` is not a date."""
         try:
             return int(time.time() - Moment.parse(self.checked).epoch) // 86400
         except ValueError:

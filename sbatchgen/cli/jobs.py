@@ -422,7 +422,7 @@ def _script_of(
         what = f"{job} is a finished script: --{unusable[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
     settings = settings_of(Places(current_folder(), os.environ), job_options.get("profile"), runs_here=True)
-    release = "" if settings.assumed else settings.slurm
+    release = "" if settings.is_release_assumed else settings.slurm
     script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
     nodes = (
         layer_of((), {"nodes": job_options["nodes"]}).values.get("options.nodes")

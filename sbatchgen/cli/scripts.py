@@ -86,8 +86,10 @@ SLURM = click.option(
     show_default=True,
     help="Lowest severity that gives a nonzero exit status.",
 )
-@click.option("--fix", "mend", flag_value="fix", help="Fix what can be fixed safely, and show the change.")
-@click.option("--diff", "mend", flag_value="diff", help="Show what --fix would change.")
+@click.option(
+    "--fix", "fix_mode", flag_value="fix", help="Fix what can be fixed safely, and show the change."
+)
+@click.option("--diff", "fix_mode", flag_value="diff", help="Show what --fix would change.")
 @click.option(
     "--shellcheck/--no-shellcheck",
     "ask_shellcheck",
@@ -108,7 +110,7 @@ def lint(
     *,
     rules: bool,
     explain: tuple[str, ...],
-    mend: str | None,
+    fix_mode: str | None,
     form: str,
     **flags: Any,
 ) -> None:
@@ -127,13 +129,13 @@ def lint(
         return
     if not names:
         raise CommandLineError.of("no files", fix="name scripts or folders, or - for stdin")
-    linting.refuse_change(names, mend or "", form)
+    linting.refuse_change(names, fix_mode or "", form)
     typed_settings = {name: flags.pop(name) for name in ("profile", "slurm", "select", "disable", "pedantic")}
-    outcome = linting.run(
+    outcome = linting.lint_files(
         names,
         settings=settings_of(Places(current_folder(), os.environ), **typed_settings),
         style=colored,
-        mend=mend or "",
+        fix_mode=fix_mode or "",
         form=form,
         find_more=_findings_of_dry_run() if flags.pop("plan") else None,
         **flags,
@@ -146,7 +148,7 @@ def lint(
 
 def _show_outcome(outcome: Outcome) -> None:
     """Print the changes and the findings of `lint`."""
-    print_bytes(outcome.change)  # bytes that the program patch can read
+    print_bytes(outcome.diff)  # bytes that the program patch can read
     put(outcome.report, nl=False)
     for problem in outcome.problems:
         say(problem, "error")
@@ -160,9 +162,9 @@ def _show_rules(explained: tuple[str, ...], form: str, *, lists_all: bool) -> No
     if form == "json":
         put_json(linting.RulesOutput(rules=linting.rule_texts(explained)))
     elif lists_all:
-        put(linting.table(), nl=False)
+        put(linting.rules_table(), nl=False)
     else:
-        show_markdown(linting.explanation(explained))
+        show_markdown(linting.rule_pages(explained))
 
 
 def _findings_of_dry_run() -> ExtraFindings:

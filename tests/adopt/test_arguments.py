@@ -99,9 +99,9 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
         return None
     if not adoption.job or adoption.lost:
         return None
-    old = JobScript(file=file, text=text, assumed=True)
-    new = JobScript(file="job.slurm", text=adoption.rendered, assumed=True)
-    used = {use.name for use in old.body.uses if use.name.isidentifier()} - old.assigned
+    old = JobScript(file=file, text=text, is_release_assumed=True)
+    new = JobScript(file="job.slurm", text=adoption.rendered, is_release_assumed=True)
+    used = {use.name for use in old.body.uses if use.name.isidentifier()} - old.assigned_names
     names = sorted(name for name in used if not _OF_JOBS.match(name))
     env = yaml.safe_load(adoption.job).get("env", {})
     of_user = {

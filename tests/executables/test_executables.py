@@ -145,14 +145,14 @@ def test_options_are_read_by_the_row(command: str, options: str, rest: str) -> N
 
 def test_rows_hold_together() -> None:
     """Each launcher says how many processes it starts, each module is one of a row, each shell is one."""
-    assert all(PROGRAMS[name].role("PROCESSES") for name in LAUNCHERS)
+    assert all(PROGRAMS[name].option_with_role("PROCESSES") for name in LAUNCHERS)
     assert {*MODULES.values()} <= PROGRAMS.keys() | programs("starter")
     assert programs("posix") <= SHELLS
     assert programs("system") <= programs("wrapper")
     assert commands("wrapper") >= {"nice", "uv"}
     for each in PROGRAMS.values():
         assert not each.values & each.flags, each.name
-        assert {*each.letters.values()} <= each.values | each.flags, each.name
+        assert {*each.name_of_letter.values()} <= each.values | each.flags, each.name
 
 
 def _lists_of_programs(text: str) -> list[str]:

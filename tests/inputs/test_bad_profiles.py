@@ -30,7 +30,7 @@ options: {account: x}
         ("modules:", "moduls:", 11, "unknown key 'moduls' | did you mean 'modules'?"),
         ("    gpus_per", "    gpu_per", 7, "unknown key 'gpu_per_node' in partitions.g | did you mean"),
         ("node: 4", "node: four", 7, "'four' is not a whole number"),
-        ("node: 4", "node: -4", 7, "-4 GPUs on a node | write 0 or more"),
+        ("node: 4", "node: -4", 7, "a node can't have -4 GPUs | write 0 or more"),
         ("2-00:00:00", "2 days", 10, "'2 days' is not a time; write 2-00:00:00"),
         ("500G", "500 GB", 9, "'500 GB' is not a memory size; write an integer with K, M, G or T"),
         ("srun", "srn", 12, "'srn' is not one of torchrun, srun, spawn"),

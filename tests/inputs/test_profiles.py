@@ -117,12 +117,12 @@ FAULTS = [
     ("partitions: {gpu: {cpus_per_node: -3}}", "partitions.gpu.cpus_per_node: '-3' must be 1 or more", ""),
     (
         "partitions: {gpu: {gpus_per_node: -1}}",
-        "partitions.gpu.gpus_per_node: -1 GPUs on a node",
+        "partitions.gpu.gpus_per_node: a node can't have -1 GPUs",
         "0 or more",
     ),
     (
         "partitions: {gpu: {gpu_types: {a: 2}, gpus_per_node: 4}}",
-        "gpu_types has 2 GPUs, gpus_per_node 4",
+        "gpu_types has 2 GPUs, but gpus_per_node is 4",
         "",
     ),
     (

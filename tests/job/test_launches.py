@@ -102,16 +102,18 @@ def test_what_is_no_training(body: str) -> None:
     ],
 )
 def test_scripts_that_start_others(body: str, *, unseen: bool) -> None:
-    assert JobScript(file="job.slurm", text=HEADER + body).starts_unseen is unseen
+    assert JobScript(file="job.slurm", text=HEADER + body).may_start_hidden_programs is unseen
 
 
 def test_native_ranks() -> None:
-    assert [launch.is_native for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")] == [
+    assert [
+        launch.runs_rank_per_task for launch in launches("srun python t.py\nsrun torchrun t.py\npython t.py")
+    ] == [
         True,
         False,
         False,
     ]
-    assert not launches("srun python `which torchrun` t.py")[0].is_native
+    assert not launches("srun python `which torchrun` t.py")[0].runs_rank_per_task
 
 
 @pytest.mark.parametrize("file", sorted(GOLDEN.glob("*.sh")), ids=lambda file: file.stem)
@@ -123,7 +125,7 @@ def test_rendered_scripts_start_one_training(file: Path) -> None:
         command for command in script.body.commands if command.name == launch.command.context.function
     ]
     assert called.background == ("--resume off" not in script.text)
-    assert not script.starts_unseen
+    assert not script.may_start_hidden_programs
 
 
 @pytest.mark.parametrize(

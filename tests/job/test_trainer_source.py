@@ -23,7 +23,7 @@ with open("config.txt") as file:
     print(file.read())
 """
 HELPER = "import numpy as np\n\ndef batches():\n    return np.zeros(3)\n"
-FACTS = ("trains_alone", "spawns_always", "saves_nothing", "never_asks")
+FACTS = ("trains_alone", "spawns_always", "saves_nothing", "never_asks_for_restart")
 
 
 def write(folder: Path, text: str, helper: str = HELPER) -> None:
@@ -44,7 +44,7 @@ def certain(folder: Path, trainer: str = "train.py") -> set[str]:
 
 def test_a_plain_trainer_trains_alone_and_saves_nothing(tmp_path: Path) -> None:
     write(tmp_path, PLAIN)
-    assert certain(tmp_path) == {"trains_alone", "saves_nothing", "never_asks"}
+    assert certain(tmp_path) == {"trains_alone", "saves_nothing", "never_asks_for_restart"}
     assert source(tmp_path).needs_torch
 
 
@@ -103,7 +103,7 @@ def test_whether_a_trainer_loads_what_it_has_saved(
     expected: bool | None,  # noqa: FBT001
 ) -> None:
     write(tmp_path, f"import torch\n{text}\n")
-    assert source(tmp_path).loads is expected
+    assert source(tmp_path).loads_checkpoint is expected
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_whether_a_trainer_loads_what_it_has_saved(
 )
 def test_which_files_have_a_fixed_name(tmp_path: Path, text: str, expected: list[tuple[str, str]]) -> None:
     write(tmp_path, f"import torch\n{text}\n")
-    assert [(file.name, file.option) for file in source(tmp_path).saved] == expected
+    assert [(file.name, file.option) for file in source(tmp_path).saved_files] == expected
 
 
 @pytest.mark.parametrize(
@@ -168,16 +168,16 @@ def test_what_may_save_is_not_said_to_save_nothing(tmp_path: Path, line: str) ->
 def test_a_file_that_is_read_may_be_what_was_saved(tmp_path: Path, reads: str, known: object) -> None:
     """Not the state of a model: only load_state_dict takes it."""
     write(tmp_path, f"import torch\nopen('step.txt', 'w').write('1')\n{reads}\n", helper="")
-    assert source(tmp_path).loads is known
+    assert source(tmp_path).loads_checkpoint is known
 
 
 def test_a_framework_asks_for_no_restart_and_an_unknown_package_may(tmp_path: Path) -> None:
     write(tmp_path, "from transformers import Trainer\n")
-    assert certain(tmp_path) == {"never_asks"}
+    assert certain(tmp_path) == {"never_asks_for_restart"}
     write(tmp_path, "import own_library\n")
     assert certain(tmp_path) == set()
     write(tmp_path, "import os\nagain = os.environ['SBATCHGEN_AGAIN_FILE']\n")
-    assert "never_asks" not in certain(tmp_path)
+    assert "never_asks_for_restart" not in certain(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_what_is_no_python_says_nothing(tmp_path: Path) -> None:
 
 def test_modules_that_import_each_other_are_read_once(tmp_path: Path) -> None:
     write(tmp_path, "import helper\n", helper="import train\n")
-    assert source(tmp_path).whole
+    assert source(tmp_path).is_complete
 
 
 def test_of_a_project_with_many_modules_nothing_is_certain(tmp_path: Path) -> None:
@@ -287,7 +287,7 @@ def test_what_survives_a_signal(tmp_path: Path, text: str, lacks: bool, loses: b
     (tmp_path / "train.py").write_text(text)
     source = read_trainer("train.py", tmp_path)
     assert source
-    assert (source.lacks_handlers, source.loses_loaders) == (lacks, loses)
+    assert (source.lacks_signal_handlers, source.loses_data_workers) == (lacks, loses)
 
 
 IN_MAIN = "import os\nimport torch\n\n\ndef main():\n    {}\n\n\nif __name__ == '__main__':\n    main()\n"

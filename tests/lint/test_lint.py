@@ -20,7 +20,7 @@ from sbatchgen.base.errors import LIMIT_STATUS
 from sbatchgen.check.bash import grammar
 from sbatchgen.check.lint import linting, shellcheck
 from sbatchgen.check.lint.linter import rules
-from sbatchgen.check.lint.source import sources
+from sbatchgen.check.lint.source import read_sources
 from sbatchgen.check.rules.comments import RETIRED
 from tests.conftest import REPOSITORY, Command
 from tests.plan.plans import needs_sandbox
@@ -637,7 +637,7 @@ def test_shellcheck_keeps_the_users_settings_but_opens_no_other_file(
     (folder / place).write_text(f"disable=SC2164 external-sources=true\nsource-path={folder}\n")
     put("job.slurm", GOOD + "# shellcheck source=/dev/zero\n. x\ncd $1\n")
     program = str(Path(sys.executable).with_name("shellcheck"))
-    assert {each.rule for each in shellcheck.findings(sources("job.slurm")[0], program)} == {"SC2086"}
+    assert {each.rule for each in shellcheck.findings(read_sources("job.slurm")[0], program)} == {"SC2086"}
 
 
 def test_shellcheck_alone_fails_nothing(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -661,13 +661,13 @@ def test_shellcheck_is_not_asked_of_many(command: Command, monkeypatch: pytest.M
 def test_shellcheck_says_what_it_does_not_check(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     put("job.slurm", GOOD)
     monkeypatch.setattr(shellcheck, "MAX_BYTES", 10)
-    (finding,) = shellcheck.findings(sources("job.slurm")[0], "/bin/true")
+    (finding,) = shellcheck.findings(read_sources("job.slurm")[0], "/bin/true")
     assert finding.problem.what.startswith("shellcheck did not check this script: it has more than")
     monkeypatch.setattr(shellcheck, "MAX_BYTES", 1 << 20)
     monkeypatch.setattr(shellcheck, "TIMEOUT_S", 0.01)
     program = put("shellcheck", "#!/bin/sh\nsleep 60\n")
     program.chmod(0o755)
-    (finding,) = shellcheck.findings(sources("job.slurm")[0], str(program.resolve()))
+    (finding,) = shellcheck.findings(read_sources("job.slurm")[0], str(program.resolve()))
     assert finding.problem.what.startswith("shellcheck did not check this script: it takes more than")
 
 
@@ -676,8 +676,8 @@ def test_a_shellcheck_that_answers_nonsense_is_left_out(folder: Path) -> None:
         program = put("shellcheck", f"#!/bin/sh\nprintf '%s' '{answer}'\n")
         program.chmod(0o755)
         put("job.slurm", GOOD)
-        assert shellcheck.findings(sources("job.slurm")[0], str(program.resolve())) == []
-    assert shellcheck.findings(sources("job.slurm")[0], "/no/such/program") == []
+        assert shellcheck.findings(read_sources("job.slurm")[0], str(program.resolve())) == []
+    assert shellcheck.findings(read_sources("job.slurm")[0], "/no/such/program") == []
 
 
 def test_a_folder_has_submitters_scripts_and_pages_summed_up_in_five_lines(command: Command) -> None:
@@ -697,7 +697,7 @@ def test_a_folder_has_submitters_scripts_and_pages_summed_up_in_five_lines(comma
         "PAGE       FINDINGS",
         "docs/2.md  1 error, 2 warnings",
         "docs/5.md  5 warnings",
-        "and 3 pages with fewer",
+        "and 3 pages with fewer findings",
         "19 scripts, 2 of them submit others, in 5 pages: 1 error, 18 warnings",
     ]
 

@@ -26,7 +26,7 @@ def name(value: object) -> str:
 
 
 def script(report: dict[str, str], folder: Path) -> JobScript:
-    assumed = {"assumed": True} if "slurm" not in report else {"slurm": report["slurm"]}
+    assumed = {"is_release_assumed": True} if "slurm" not in report else {"slurm": report["slurm"]}
     return JobScript(file="job.slurm", text=report["script"], folder=folder, **assumed)
 
 

@@ -43,7 +43,9 @@ KNOWN: dict[str, str] = {
 
 
 def found(text: str, *, profile: KnownCluster = NO_CLUSTER, folder: Path | None = None) -> list[Finding]:
-    return lint(JobScript(file="job.slurm", text=text, assumed=True, profile=profile, folder=folder))
+    return lint(
+        JobScript(file="job.slurm", text=text, is_release_assumed=True, profile=profile, folder=folder)
+    )
 
 
 def test_every_script_is_in_the_table() -> None:

@@ -113,7 +113,12 @@ def fitted(text: str, on: Stage, home: Path) -> str:
     text = _GPU.sub(lambda match: f"{match[1]}{'a100:' if match[2] else ''}{min(int(match[3][:4]), 4)}", text)
     text = _PATH.sub(f"{home}/root/", _BY_PATH.sub(r"\1", re.sub(r"--mpi[= ]\w+", "", text)))
     script = on.script(text)
-    if not is_planned(script) or script.sbatch.refusal or script.placeholders or "--container-" in text:
+    if (
+        not is_planned(script)
+        or script.sbatch.refusal
+        or script.program_placeholders
+        or "--container-" in text
+    ):
         return ""  # --container-image is of a plugin that this cluster lacks
     asked = script.resources
     tasks = asked.ntasks or asked.tasks_per_node * asked.nodes

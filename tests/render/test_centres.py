@@ -86,7 +86,7 @@ def controller_of(cluster: Profile, factory: Callable[..., Controller]) -> Contr
     nodes, partitions, gres = [], [], []
     asked = re.findall(r"([\w.]+):\d", " ".join(f"{mode.gpus_per_node}" for mode in cluster.modes.values()))
     for number, (name, facts) in enumerate((cluster.partitions or {Text("any"): Partition()}).items()):
-        kinds = {f"p{number}k{index}n": kind for index, kind in enumerate(facts.kinds())}
+        kinds = {f"p{number}k{index}n": kind for index, kind in enumerate(facts.node_kinds())}
         count = facts.nodes_max or 8
         for prefix, kind in kinds.items():
             total = 8 if kind.gpus_per_node is None else kind.gpus_per_node
@@ -168,7 +168,7 @@ def without(options: Sequence[str], text: str) -> str:
 
 def example(name: str, text: str = "") -> Example:
     text = text or (FIXTURES / "centres" / f"{name}.sh").read_text()
-    documented = JobScript(file=name, text=text, slurm="24.11", assumed=True)
+    documented = JobScript(file=name, text=text, slurm="24.11", is_release_assumed=True)
     return Example(Place(profile=name, repository="", files=""), name, 1, "", documented)
 
 

@@ -130,9 +130,9 @@ def test_a_range_of_nodes_is_read_strictly(text: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("3-8: 12", "2-8: 12", "1-2 and 2-8 have numbers of nodes in common"),
+        ("3-8: 12", "2-8: 12", "the ranges 1-2 and 2-8 overlap"),
         ("9-: 1-00", "9-: 2-00", "2-00:00:00 for 9- nodes is more than time_max"),
-        ("gpu_type: gh200, ", "", "which type jobs ask for is not known"),
+        ("gpu_type: gh200, ", "", "no key gives the type for which jobs ask"),
         ("node_minutes_max: 90", "node_minutes_max: 0", "'0' must be 1 or more"),
     ],
 )

@@ -345,7 +345,7 @@ def test_lint_and_plan_know_which_gpus_slurm_splits(
         asked = script.resources
         parts = script.partitions.values()
         said = any(
-            asked.splits_gpus(part.gpus_by_kind(asked.gpus or ()), whole_nodes=part.exclusive)
+            asked.splits_gpus(part.gpus_of_node_kinds(asked.gpus or ()), whole_nodes=part.exclusive)
             for part in parts
         )
         planned = grant_of(script, user="alice", uid=1, gid=1)

@@ -219,6 +219,6 @@ def test_only_a_release_that_is_named_makes_its_lack_of_an_option_an_error() -> 
     def severities(subject: JobScript) -> list[str]:
         return [finding.severity for finding in lint(subject) if finding.rule == "SB130"]
 
-    assert severities(JobScript(file="a", text=script, slurm="22.05", assumed=True)) == ["warning"]
+    assert severities(JobScript(file="a", text=script, slurm="22.05", is_release_assumed=True)) == ["warning"]
     assert severities(JobScript(file="a", text=script, slurm="22.05")) == ["error"]
     assert severities(JobScript(file="a", text=script, slurm="26.05")) == []

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sbatchgen.base.units import RELEASES
 from sbatchgen.check.lint.linter import lint
-from sbatchgen.check.sbatch.combination import INVALID, MIXED
+from sbatchgen.check.sbatch.combination import INVALID_GRES, MIXED_TYPES
 from sbatchgen.check.sbatch.gres import gres_amounts
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.check.sbatch.option_table import HasArgument, Spec, specs, value_kinds, variables
@@ -141,12 +141,12 @@ def test_a_type_of_gpus_may_hold_blanks() -> None:
 _FAILED = "Failed to validate job spec"
 # What sbatch 22.05 and later refuse of generic resources, and in which words.
 GENERIC = {
-    "--gres=gpu:1,gpu:a100:1": MIXED,
-    "--gpus=a100:2 --gpus-per-node=1 -N2": MIXED,
-    "--gpus=a100:2 --gres=gpu:1 --cpus-per-gpu=4": MIXED,
-    "--gpus=2 --gpus-per-task=2,a100:1": MIXED,
-    "--gres=gpu:1,shard:1": INVALID,
-    "--gpus=2 --gres=mps:50": INVALID,
+    "--gres=gpu:1,gpu:a100:1": MIXED_TYPES,
+    "--gpus=a100:2 --gpus-per-node=1 -N2": MIXED_TYPES,
+    "--gpus=a100:2 --gres=gpu:1 --cpus-per-gpu=4": MIXED_TYPES,
+    "--gpus=2 --gpus-per-task=2,a100:1": MIXED_TYPES,
+    "--gres=gpu:1,shard:1": INVALID_GRES,
+    "--gpus=2 --gres=mps:50": INVALID_GRES,
     "--mem-per-gpu=2G": "Requested mem_per_tres=gres:gpu:2048 but did not request any GPU.",
     "--gpus=1 --cpus-per-gpu=2 -c2": "--cpus-per-gpu is mutually exclusive with --cpus-per-task",
     "--gpus=2 --gpus-per-node=4": "Failed to ensure --gpus >= --gres=gpu/--gpus-per-node >= --gpus-per-socket",

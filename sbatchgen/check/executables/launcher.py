@@ -1,4 +1,4 @@
-"""The call of a launcher: its numbers of nodes and processes, and the address where the nodes meet.
+"""The call of a launcher such as torchrun: its numbers of nodes and processes, and where its nodes meet.
 
     call = LauncherCall.from_argv(["torchrun", "--nnodes=2", "--nproc-per-node=4", "train.py"])
     call.name, call.nodes, call.workers  # "torchrun", 2, 4
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.check.executables.command_options import program_name, read_options
@@ -23,24 +23,33 @@ if TYPE_CHECKING:
 _DEFAULT_PORT = "29500"  # the port of torchrun and deepspeed
 
 
+class RoleOption(NamedTuple):
+    """The option of a launcher that has a role, such as --nnodes with the role NODES."""
+
+    name: str  # "" without such an option
+    value: str  # "" if the script does not show the value
+
+
 @frozen(kw_only=True)
 class LauncherCall:
-    """A call of a launcher, in a script or as a process."""
+    """A call of a launcher, in a script or as a process.
+
+    The roles of options are in programs.txt. `Program.roles` explains them.
+    """
 
     name: str  # the name of the launcher, such as "torchrun" or "accelerate launch"
-    # The options by their long names; None for a value that the script does not show.
-    options: Mapping[str, str | None]
-    job_nodes: int | None = 1  # the nodes of the job; None if they are not known
+    options: Mapping[str, str | None]  # long name -> value; None for a value that the script does not show
+    job_nodes: int | None = 1  # the number of nodes of the job; None if unknown
     has_program: bool = True  # whether a program follows the options
 
     @classmethod
     def from_argv(cls, argv: Sequence[str], **more: Any) -> Self | None:
         """Return the call of a launcher in the words of a process; None if they start another program.
 
-        The words may be `python -m MODULE` or Python with a file. `more` are further attributes.
+        Python may start the launcher from a module or a file. `more` are further attributes of the call.
         """
         words = list(argv)
-        name, at = program_name(words, PROGRAMS)  # `at`: the number of words that are read
+        name, at = program_name(words, PROGRAMS)  # `at` is the number of words that have been read
         if name == "python":
             uses, at = read_options(words, at, PROGRAMS[name])
             modules = [value for option, value, *_ in uses[-1:] if option == "m"]
@@ -55,44 +64,45 @@ class LauncherCall:
     @cached_property
     def nodes(self) -> int:
         """The number of nodes that the launcher waits for; 0 if the options do not show the number."""
-        return self._number("NODES") if self.role_option("NODES")[0] else 1
+        return self._number("NODES") if self.role_option("NODES").name else 1
 
     @cached_property
     def workers(self) -> int:
         """The number of processes on each node; 0 if the options do not show the number."""
-        if not self.role_option("PROCESSES")[0]:
-            return int(self.is_one_by_default)
+        if not self.role_option("PROCESSES").name:
+            return int(self.starts_one_by_default)
         processes = self._number("PROCESSES")
         if not self.name.startswith("accelerate"):
             return processes
-        is_known = self.role_option("NODES")[0] or self.job_nodes == 1  # else accelerate may read a file
-        return -(-processes // self.nodes) if is_known and self.nodes else 0
+        # accelerate counts the processes of all nodes. Without an option, it may read the nodes from a file.
+        knows_nodes = self.role_option("NODES").name or self.job_nodes == 1
+        return -(-processes // self.nodes) if knows_nodes and self.nodes else 0
 
     @property
-    def is_static(self) -> bool:
-        """Whether the nodes take their ranks from an option, not from a rendezvous."""
-        may_use_other_way = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
-        has_nodes = self.role_option("NODES")[0] and "RANK" in PROGRAMS[self.name].roles
-        return bool(has_nodes) and not may_use_other_way and self._has_static_backend
+    def has_static_ranks(self) -> bool:
+        """Whether each node takes its rank from an option such as --node-rank, and not from a rendezvous."""
+        may_rank_otherwise = {"standalone", "config-file"} & self.options.keys() or self.name == "deepspeed"
+        has_nodes = self.role_option("NODES").name and "RANK" in PROGRAMS[self.name].roles
+        return bool(has_nodes) and not may_rank_otherwise and self._has_static_backend
 
     @property
     def _has_static_backend(self) -> bool:
-        """Whether no option asks torchrun for another rendezvous, such as c10d."""
+        """Whether torchrun uses its static rendezvous: no option asks for another one, such as c10d."""
         return self.options.get("rdzv-backend", "static") == "static"
 
     @property
-    def knows_others(self) -> bool:
-        """Whether the launcher may know the other nodes; deepspeed needs an option for this."""
+    def may_know_other_nodes(self) -> bool:
+        """Whether the launcher may know the job's other nodes. deepspeed knows them only from an option."""
         return self.name != "deepspeed" or not {"hostfile", "no-ssh", "node-rank"}.isdisjoint(self.options)
 
     @property
-    def is_one_by_default(self) -> bool:
+    def starts_one_by_default(self) -> bool:
         """Whether the launcher starts a single process because no option gives a number."""
-        return self.name == "torchrun" and not self.role_option("PROCESSES")[0]
+        return self.name == "torchrun" and not self.role_option("PROCESSES").name
 
     @property
     def port(self) -> str:
-        """The port on which the launcher listens; "" for any free port."""
+        """The port on which a launcher of one node listens; "" for a port that is free or may be shared."""
         if self.name not in ("torchrun", "deepspeed") or self.nodes != 1:
             return ""
         if not self._has_static_backend:
@@ -103,17 +113,17 @@ class LauncherCall:
 
     @property
     def lacks_program(self) -> bool:
-        """Whether the command ends without a program to start."""
+        """Whether the command ends without a program to start, and does not ask for a help text."""
         return not self.has_program and {"help", "h", "version"}.isdisjoint(self.options)
 
-    def role_option(self, role: str) -> tuple[str, str]:
-        """Return the name and the value of the first option with a role; ("", "") without such an option."""
+    def role_option(self, role: str) -> RoleOption:
+        """Return the first option of the call that has a role."""
         for name in PROGRAMS[self.name].roles.get(role, ()):
             if name in self.options:
-                return name, self.options[name] or ""
-        return "", ""
+                return RoleOption(name, self.options[name] or "")
+        return RoleOption("", "")
 
     def _number(self, role: str) -> int:
         """Return the number in the option with a role; 0 if the option holds no number."""
-        value = self.role_option(role)[1]
+        value = self.role_option(role).value
         return int(value) if re.fullmatch(r"\d{1,9}", value, re.ASCII) else 0

@@ -1,4 +1,4 @@
-"""The programs of programs.txt, by name and by kind.
+"""Reads programs.txt, the table of programs: PROGRAMS has them by name, `programs` by kind.
 
 PROGRAMS["timeout"].operands  # 1: the duration, before the command that timeout starts
 programs("shell")  # "bash", "sh", "dash" and others
@@ -11,7 +11,7 @@ from sbatchgen.check.executables.word_table import rows
 
 # The kinds of programs that start other programs. Only for these kinds, PROGRAMS has the options.
 STARTING_KINDS = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
-# An option of the table: letter, name, ?, = or ==, !, role; such as n,ntasks=PROCESSES.
+# An option of the table, such as n,ntasks=PROCESSES: letter and comma, name, ?, one or more =, !, role.
 _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
@@ -21,29 +21,32 @@ class Program:
 
     name: str  # the name, with the verb of a subcommand: "nice", "uv run"
     kinds: frozenset[str]  # the kinds of the program, as in programs.txt
-    operands: int = 0  # the number of words between the options and the command, such as an image
+    # The number of words between the program's options and the command that it starts: 1 for an image.
+    operands: int = 0
     modules: tuple[str, ...] = ()  # the modules by which Python starts the program
-    values: set[str] = field(default_factory=set)  # the long names of options with a value
-    flags: set[str] = field(default_factory=set)  # the long names of options without a value
-    optional: set[str] = field(default_factory=set)  # options whose value can only follow an =
-    letters: dict[str, str] = field(default_factory=dict)  # letters -> long names
-    counts: dict[str, int] = field(default_factory=dict)  # options with several values -> their number
-    # Options after whose value the words belong to the next command, such as -m of python.
-    last: set[str] = field(default_factory=set)
-    # The role of an option -> the names of such options. A launcher has NODES, PROCESSES (of a node; for
-    # accelerate of all nodes), RANK (of the node), PORT and HOST (of the rendezvous). MPI has PROCESSES (of
-    # all nodes), EACH (processes of a node) and PLACE (other hosts or slots than Slurm's).
+    # The next attributes hold options by their long names.
+    values: set[str] = field(default_factory=set)  # options with a value
+    flags: set[str] = field(default_factory=set)  # options without a value
+    # Options that take a value only after =, as in --nice=5.
+    optional_values: set[str] = field(default_factory=set)
+    name_of_letter: dict[str, str] = field(default_factory=dict)  # letter -> long name
+    value_counts: dict[str, int] = field(default_factory=dict)  # option with several values -> their number
+    # Options that end the program's options, such as -m of python. The words after them belong to the module.
+    ending_options: set[str] = field(default_factory=set)
+    # Role -> the options that have it. The roles of a launcher are NODES, PROCESSES (per node; for accelerate
+    # on all nodes), RANK (of the node), PORT and HOST (of the rendezvous). The roles of MPI are PROCESSES (on
+    # all nodes), EACH (the processes on a node) and PLACE (other hosts or slots than Slurm's).
     roles: dict[str, list[str]] = field(default_factory=dict)
 
-    def role(self, role: str) -> str:
-        """Return the name of the first option with this role; "" without such an option."""
+    def option_with_role(self, role: str) -> str:
+        """Return the long name of the first option with this role; "" without such an option."""
         return self.roles.get(role, [""])[0]
 
     def add_option(self, text: str) -> None:
-        """Add an option as the table writes it; =PROGRAM adds all options of another program."""
+        """Add an option as programs.txt writes it. The text =PROGRAM adds all options of another program."""
         if text.startswith("="):
             other = PROGRAMS[text[1:].replace("/", " ")]
-            for part in ("values", "flags", "optional", "letters", "counts", "roles"):
+            for part in ("values", "flags", "optional_values", "name_of_letter", "value_counts", "roles"):
                 getattr(self, part).update(getattr(other, part))
             return
         match = _OPTION.fullmatch(text)
@@ -51,42 +54,42 @@ class Program:
             raise ValueError(f"'{text}' is not an option of the table")
         letter, name, question_mark, equals, exclamation_mark, role = match.groups()
         if letter:
-            self.letters[letter] = name
+            self.name_of_letter[letter] = name
         (self.values if question_mark or equals else self.flags).add(name)
         if question_mark:
-            self.optional.add(name)
+            self.optional_values.add(name)
         if len(equals) > 1:
-            self.counts[name] = len(equals)
+            self.value_counts[name] = len(equals)
         if exclamation_mark:
-            self.last.add(name)
+            self.ending_options.add(name)
         if role:
             self.roles.setdefault(role, []).append(name)
 
 
-PROGRAMS: dict[str, Program] = {}
-MODULES: dict[str, str] = {}  # the module that Python starts -> the name of the program
-_NAMES: dict[str, set[str]] = {}  # kind -> names of programs
+PROGRAMS: dict[str, Program] = {}  # the programs of STARTING_KINDS by name
+MODULES: dict[str, str] = {}  # module of Python -> the name of the program that it is
+_NAMES_OF_KIND: dict[str, set[str]] = {}  # kind -> names of programs
 
 
 def programs(*kinds: str) -> frozenset[str]:
-    """Return the names of all programs of these kinds, with their verbs."""
-    return frozenset().union(*(_NAMES[kind] for kind in kinds))
+    """Return the names of all programs of these kinds, with verbs, such as "uv run"."""
+    return frozenset().union(*(_NAMES_OF_KIND[kind] for kind in kinds))
 
 
 def commands(*kinds: str) -> frozenset[str]:
-    """Return the first words of commands that start programs of these kinds: uv for uv run."""
+    """Return the first words of commands that start programs of these kinds, such as "uv" for "uv run"."""
     return frozenset(name.partition(" ")[0] for name in programs(*kinds))
 
 
 def _read_table() -> None:
-    """Fill PROGRAMS, MODULES and _NAMES from programs.txt."""
+    """Fill PROGRAMS, MODULES and _NAMES_OF_KIND from programs.txt."""
     for kinds_text, rest in rows(__file__, "programs.txt"):
         names_text, _, options = rest.partition(" | ")
         kinds = frozenset(word for word in kinds_text.split() if not word.isdecimal())
         names_and_modules = [name.replace("/", " ") for name in names_text.split()]
         names = [name for name in names_and_modules if not name.startswith("-m ")]
         for kind in kinds:
-            _NAMES.setdefault(kind, set()).update(names)
+            _NAMES_OF_KIND.setdefault(kind, set()).update(names)
         modules = tuple(name[3:] for name in names_and_modules if name.startswith("-m "))
         MODULES.update(dict.fromkeys(modules, names[0]))
         if not kinds & STARTING_KINDS:
@@ -100,7 +103,7 @@ def _read_table() -> None:
 
 _read_table()
 SHELLS = programs("shell")
-# Programs that start all processes of a training. After srun, each task would start them all again.
+# Programs that start all processes of a training. If srun starts one, each task starts all of them.
 RANK_STARTERS = programs("step", "mpi", "starter") | {
     name for name in programs("launcher") if " " not in name
 }

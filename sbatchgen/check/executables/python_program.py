@@ -1,4 +1,4 @@
-"""The program of programs.txt that Python starts from a module or a file."""
+"""Finds the program of programs.txt that Python starts from a module or a file, such as torchrun."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,11 @@ from sbatchgen.check.executables.program import MODULES, PROGRAMS, commands
 
 
 def program_of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, int]:
-    """Return the program of the table that Python starts from a module or file, and the index of its options.
+    """Return the name of the program that Python starts, and the index of the word after the name.
 
-    A file counts by its name in a folder of programs, such as .venv/bin/torchrun, or by the path of a module,
-    such as torch/distributed/run.py. The program is "" for other modules and files.
+    `words` begin with the module or the file. A file is known by the name of a program, such as
+    .venv/bin/torchrun, or by the path of a module, such as torch/distributed/run.py. The name is "" for other
+    modules and files.
     """
     name = words[0]
     if is_module:

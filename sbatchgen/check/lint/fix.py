@@ -1,4 +1,4 @@
-"""Safe fixes: edits of a script that keep all other bytes."""
+"""Applies safe fixes to a script: the edits of findings, which keep all other bytes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from sbatchgen.base.finding import Edit, Finding
 
-_PASSES = 10  # more than any chain of fixes needs; the limit also ends fixes that undo each other
+_PASSES = 10  # more than any chain of fixes needs. The limit ends fixes that undo each other.
 
 
 def apply_fixes(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> bytes:
-    """Return the script with every safe fix.
+    """Return the script with all safe fixes.
 
-    `findings` reads the script again after each pass, as a fix may allow another fix.
+    `findings` returns the findings in a script. It is called after each pass, as a fix may allow another fix.
     """
     for _ in range(_PASSES):
         edited = apply_edits(data, findings(data))
@@ -25,16 +25,16 @@ def apply_fixes(data: bytes, findings: Callable[[bytes], Sequence[Finding]]) -> 
 
 
 def apply_edits(data: bytes, findings: Iterable[Finding]) -> bytes:
-    """Return the script with the edits of findings; if edits of two findings overlap, the first wins."""
+    """Return the script with the edits of findings. If two findings overlap, the first one wins."""
     lines = data.split(b"\n")
-    taken: dict[int, list[Edit]] = {}  # line -> its edits
+    edits_of_line: dict[int, list[Edit]] = {}
     for finding in findings:
-        others = [(edit, other) for edit in finding.edits for other in taken.get(edit.line, [])]
-        is_inside = all(1 <= edit.line <= len(lines) for edit in finding.edits)
-        if is_inside and not any(_overlap(edit, other) for edit, other in others):
+        pairs = [(edit, other) for edit in finding.edits for other in edits_of_line.get(edit.line, [])]
+        is_in_script = all(1 <= edit.line <= len(lines) for edit in finding.edits)
+        if is_in_script and not any(_overlap(edit, other) for edit, other in pairs):
             for edit in finding.edits:
-                taken.setdefault(edit.line, []).append(edit)
-    for number, edits in taken.items():
+                edits_of_line.setdefault(edit.line, []).append(edit)
+    for number, edits in edits_of_line.items():
         line = lines[number - 1].decode("utf-8", "surrogateescape")
         for edit in sorted(edits, key=lambda edit: edit.column, reverse=True):
             rest = line[edit.end - 1 :] if edit.end else ""
@@ -44,13 +44,13 @@ def apply_edits(data: bytes, findings: Iterable[Finding]) -> bytes:
 
 
 def _overlap(edit: Edit, other: Edit) -> bool:
-    """Return whether two edits of a line overlap; two insertions at one place overlap."""
+    """Return whether two edits of a line overlap. Two insertions at the same column also overlap."""
     ends = [change.end or 1 << 30 for change in (edit, other)]
     return edit.column <= ends[1] and other.column <= ends[0]
 
 
 def difference(name: str, before: bytes, after: bytes) -> bytes:
-    """Return the change as a unified diff for patch(1) and git; b"" without a change."""
+    """Return the change of a file as a unified diff for patch(1) and git; b"" without a change."""
     import difflib
 
     label = os.fsencode(name.lstrip("/"))

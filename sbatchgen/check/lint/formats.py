@@ -15,46 +15,48 @@ from sbatchgen.base.quoting import first_names, fix_lines, one_line, visible
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {"error": "error", "warning": "warning", "info": "note"}
 GITHUB_COMMANDS = {"error": "error", "warning": "warning", "info": "notice"}
-_WIDTH = 100  # the most characters of a line of a script that are shown
+_WIDTH = 100  # characters of a script's line that are shown at most
 
 Style = Callable[[str, str], str]  # colours a text by a severity
 
 
 @frozen()
 class LocatedFinding:
-    """A finding with its file, and the text of its line."""
+    """A finding with the name of its file and the text of its line."""
 
-    file: str  # the name of the file
+    file: str
     finding: Finding
-    line: str  # the text of the line
+    line: str
 
 
-def as_text(located: Iterable[LocatedFinding], style: Style) -> str:
-    """Return findings as text: what, where, the line itself, and the fix.
+def as_text(located_findings: Iterable[LocatedFinding], style: Style) -> str:
+    """Return findings as text, each with its place, message, line and fix.
 
-    Equal findings of a file are shown once, with the numbers of the other lines.
+    Findings of a file with the same message are shown once, with the numbers of the other lines.
     """
     lines: list[str] = []
     groups: dict[tuple[str, str, Problem], list[LocatedFinding]] = {}
-    for item in located:
+    for item in located_findings:
         key = (item.file, item.finding.rule, item.finding.problem._replace(at=""))
         groups.setdefault(key, []).append(item)
-    for item, *others in groups.values():
+    for item, *repetitions in groups.values():
         finding, place = item.finding, item.finding.place
         severity = style(finding.severity, finding.severity)
         at = f"{one_line(item.file)}:{place.line}:{place.column}"
         lines.append(f"{at}: {severity} {finding.rule}: {one_line(finding.problem.what)}\n")
-        lines.append(_quote(item.line, place.column, place.end, place.line) if item.line.strip() else "")
+        lines.append(
+            _marked_line(item.line, place.column, place.end, place.line) if item.line.strip() else ""
+        )
         lines += [f"{line}\n" for line in fix_lines(finding.problem.fix, indent=4)]
-        if numbers := list(dict.fromkeys(str(other.finding.place.line) for other in others)):
+        if numbers := list(dict.fromkeys(str(other.finding.place.line) for other in repetitions)):
             lines.append(f"    also in line{'s' * (len(numbers) > 1)} {first_names(numbers, 8)}\n")
     return "".join(lines)
 
 
-def _quote(line: str, column: int, end: int, number: int) -> str:
-    """Return the line with its number and a row of ^ below the finding; of a long line, a part around it.
+def _marked_line(line: str, column: int, end: int, number: int) -> str:
+    """Return a line with its number, and below it a row of ^ that marks the finding.
 
-    A tab takes one column.
+    Only the part around the finding is shown of a long line. A tab takes one column.
     """
     first = max(0, column - 1 - _WIDTH // 2) if len(line) > _WIDTH else 0
     last = min(end - 1 if end else len(line), first + _WIDTH)
@@ -66,7 +68,7 @@ def _quote(line: str, column: int, end: int, number: int) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return the text with escapes for control characters, and blanks for tabs."""
+    """Return a text with escapes in place of control characters, and a blank in place of each tab."""
     return visible(text.replace("\t", " "))
 
 
@@ -94,9 +96,10 @@ class FindingOutput(TypedDict):
     argv: Sequence[str]
 
 
-def as_json(located: Iterable[LocatedFinding]) -> str:
+def as_json(located_findings: Iterable[LocatedFinding]) -> str:
     """Return findings as JSON: a list of FindingOutput."""
-    return json.dumps([_finding_output(item.file, item.finding) for item in located], indent=2) + "\n"
+    outputs = [_finding_output(item.file, item.finding) for item in located_findings]
+    return json.dumps(outputs, indent=2) + "\n"
 
 
 def _finding_output(file: str, finding: Finding) -> FindingOutput:
@@ -123,10 +126,10 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def as_github(located: Iterable[LocatedFinding]) -> str:
+def as_github(located_findings: Iterable[LocatedFinding]) -> str:
     """Return findings as workflow commands, which GitHub shows next to the lines of a change."""
     lines: list[str] = []
-    for item in located:
+    for item in located_findings:
         finding, place = item.finding, item.finding.place
         properties = {"file": item.file, "line": place.line, "col": place.column}
         properties |= {"endColumn": place.end} if place.end else {}
@@ -137,22 +140,22 @@ def as_github(located: Iterable[LocatedFinding]) -> str:
     return "".join(lines)
 
 
-def _escaped(text: str, more: str = "") -> str:
-    """Return the text with %XX for %, line breaks and the characters in `more`, and no control characters.
+def _escaped(text: str, also: str = "") -> str:
+    """Return the text for a workflow command: %XX replaces %, line breaks and the characters in `also`.
 
-    These characters have a meaning in workflow commands.
+    Other control characters are escaped as in texts of Python.
     """
-    return "".join(f"%{ord(char):02X}" if char in "%\n" + more else char for char in visible(text))
+    return "".join(f"%{ord(char):02X}" if char in "%\n" + also else char for char in visible(text))
 
 
 def as_sarif(
-    located: Sequence[LocatedFinding],
+    located_findings: Sequence[LocatedFinding],
     problems: Sequence[Problem],
     titles: Mapping[str, str],
     pages: Mapping[str, str],
 ) -> str:
     """Return findings as SARIF 2.1.0, for code scanning; `problems` are about files that can't be read."""
-    used_ids = sorted({item.finding.rule for item in located})
+    used_ids = sorted({item.finding.rule for item in located_findings})
     texts_by_key = {"shortDescription": titles, "help": pages}
     rules: list[dict[str, Any]] = [{"id": rule_id} for rule_id in used_ids]
     for rule in rules:
@@ -164,13 +167,13 @@ def as_sarif(
         "tool": {"driver": {"name": "sbatchgen", "version": __version__, "rules": rules}},
         "invocations": [{"executionSuccessful": not problems, "toolExecutionNotifications": notifications}],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(item, used_ids.index(item.finding.rule)) for item in located],
+        "results": [_result(item, used_ids.index(item.finding.rule)) for item in located_findings],
     }
     return json.dumps({"$schema": SARIF_SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
 
-def _result(item: LocatedFinding, index: int) -> dict[str, Any]:
-    """Return a finding as a result of SARIF; `index` is the place of its rule in the list of rules."""
+def _result(item: LocatedFinding, rule_index: int) -> dict[str, Any]:
+    """Return a finding as a result of SARIF; `rule_index` is the index of its rule in the list of rules."""
     from urllib.parse import quote
 
     finding, place = item.finding, item.finding.place
@@ -183,7 +186,7 @@ def _result(item: LocatedFinding, index: int) -> dict[str, Any]:
     fix = {"description": {"text": _utf8(finding.problem.fix)}, "artifactChanges": [change]}
     return {
         "ruleId": finding.rule,
-        "ruleIndex": index,
+        "ruleIndex": rule_index,
         "level": SARIF_LEVELS[finding.severity],
         "message": {"text": message},
         "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],

@@ -1,4 +1,4 @@
-"""The linter of a script: the findings of all rules, without the findings that comments turn off."""
+"""The linter: `lint` applies all rules to a script, and returns the findings that no comment turns off."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.check.script.wrapped_job import wrapped_jobs
 
-LONG_SCRIPT = 1 << 17  # characters; a longer script is not read again as older releases of Slurm do
+LONG_SCRIPT = 1 << 17  # characters; a longer script is read for one release only, to save time
 _LONGEST_MESSAGE = 200  # characters of an exception's message
-_OPTION_MODULES = ("directives", "directive_options", "misread_values", *judge.JOBS)
-_LAUNCH_MODULES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
-# Cause -> ids of the rules that raised an exception. A bug in a reader may end many rules.
+# The modules of rules about directives, whose findings may depend on the release of Slurm.
+_DIRECTIVE_RULE_MODULES = ("directives", "directive_options", "misread_values", *judge.JOBS)
+# The modules of rules about launches, which also judge the command of sbatch --wrap.
+_LAUNCH_RULE_MODULES = ("process_counts", "task_counts", "steps", "statuses", "rendezvous", "software")
+# The text of an exception -> the ids of the rules that raised it. A bug in a reader may end many rules.
 _Failures = dict[str, list[str]]
 
 
@@ -28,7 +30,7 @@ _Failures = dict[str, list[str]]
 def rules() -> dict[str, Rule[Any]]:
     """Return every rule by its id, in the order of the ids."""
     modules = (*judge.STARTED, *judge.RESOLVED, *judge.TRAINERS, *judge.SCRIPTS, *judge.JOBS)
-    # Of rules with the same id, the last counts, which is the rule of scripts.
+    # Several rules may share an id. The last of them is kept, which is the rule of scripts.
     all_rules = (*comments.RULES, *judge.rules(modules))
     return {rule.id: rule for rule in sorted(all_rules, key=lambda rule: rule.id)}
 
@@ -39,97 +41,104 @@ def _script_rules() -> dict[str, Rule[Any]]:
     return {rule.id: rule for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))}
 
 
-def applies(rule_id: str, kind: Applies) -> bool:
-    """Return whether a rule applies to a kind of script or line.
+def rule_applies(rule_id: str, kind: Applies) -> bool:
+    """Return whether a rule applies to a kind of script or of line.
 
-    Rules of other tools and rules about comments apply to all kinds.
+    A rule of another tool, or about comments of the linter, applies to all kinds.
     """
     rule = _script_rules().get(rule_id)
     return rule is None or kind in rule.applies
 
 
 def marks_secret(rule_id: str) -> bool:
-    """Return whether the findings of a rule mark a secret, which no report may show again."""
+    """Return whether the findings of a rule mark a secret, such as a password, which reports must hide."""
     rule = _script_rules().get(rule_id)
     return rule is not None and rule.marks_secret
 
 
-def lint(script: JobScript, others: Sequence[Finding] = ()) -> list[Finding]:
-    """Return the findings of a script that no comment turns off, in the order of its lines.
+def lint(script: JobScript, other_findings: Sequence[Finding] = ()) -> list[Finding]:
+    """Return the findings in a script that no comment turns off, in the order of its lines.
 
-    `others` are findings of other tools and of a dry run. A repeated finding counts once.
+    `other_findings` come from other tools or from a dry run. They count if they repeat no finding of a rule.
     """
     failures: _Failures = {}
     script_rules = judge.rules((*judge.SCRIPTS, *judge.JOBS))
     findings = _run_rules(script, judge.candidates(script_rules, script), failures)
     findings += _wrapped_findings(script, failures)
-    findings = _downgraded(script, _applicable(script, findings))
-    findings += _added_findings(script, others, findings)
+    findings = _downgrade_new_errors(script, _applicable_findings(script, findings))
+    findings += _new_findings(script, other_findings, known=findings)
     if "sbatchgen:" in script.text:
         findings = apply_suppressions(
-            findings, script.file, script.lines, rules=[*rules()], certain=_conclusive_ids(script)
+            findings, script.file, script.lines, rules=[*rules()], decisive_rules=_decisive_rules(script)
         )
     return in_order([*findings, *_failure_findings(script, failures)])
 
 
 def _wrapped_findings(script: JobScript, failures: _Failures) -> Iterator[Finding]:
-    """Yield the warnings and errors about launches in the jobs that the script submits with sbatch --wrap."""
+    """Yield the warnings and errors about launches in jobs that the script submits with sbatch --wrap."""
     for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
         place = script.at_word(word)
-        for finding in _run_rules(job, judge.candidates(judge.rules(_LAUNCH_MODULES), job), failures):
+        for finding in _run_rules(job, judge.candidates(judge.rules(_LAUNCH_RULE_MODULES), job), failures):
             if finding.severity != "info" and not finding.pedantic:
                 problem = finding.problem._replace(at=place.text)
                 yield finding._replace(place=place, problem=problem, edits=())
 
 
-def _added_findings(
-    script: JobScript, others: Sequence[Finding], findings: Sequence[Finding]
+def _new_findings(
+    script: JobScript, other_findings: Sequence[Finding], *, known: Sequence[Finding]
 ) -> list[Finding]:
-    """Return the findings in `others`, unless `findings` has the rule for the same launch, line or job."""
-    lines: dict[str, set[int]] = {}
-    for finding in findings:
-        lines.setdefault(finding.rule, set()).add(finding.place.line)
-    may_repeat = any(finding.rule in lines for finding in others)
+    """Return the findings in `other_findings` that repeat no known finding.
+
+    A finding of the same rule about the same line or launch repeats a known finding. If the known finding is
+    about the whole job, each finding of the same rule repeats it.
+    """
+    lines_of_rule: dict[str, set[int]] = {}
+    for finding in known:
+        lines_of_rule.setdefault(finding.rule, set()).add(finding.place.line)
+    may_repeat = any(finding.rule in lines_of_rule for finding in other_findings)
     commands = [launch.command for launch in script.launches] if may_repeat else []
     launch_spans = [range(command.line, command.end_line + 1) for command in commands]
-    added = []
-    for finding in others:
-        line, known_lines = finding.place.line, lines.get(finding.rule, set())
-        covered = next((span for span in launch_spans if line in span), range(line, line + 1))
-        # Whether the rule already has a finding outside all launches, such as in a directive.
-        is_about_job = any(not any(known in span for span in launch_spans) for known in known_lines)
-        if not is_about_job and known_lines.isdisjoint(covered):
-            added.append(finding)
-    return added
+    new_findings = []
+    for finding in other_findings:
+        line, known_lines = finding.place.line, lines_of_rule.get(finding.rule, set())
+        lines_of_launch = next((span for span in launch_spans if line in span), range(line, line + 1))
+        # A known finding outside all launches, such as in a directive, is about the whole job.
+        has_finding_about_job = any(
+            not any(known_line in span for span in launch_spans) for known_line in known_lines
+        )
+        if not has_finding_about_job and known_lines.isdisjoint(lines_of_launch):
+            new_findings.append(finding)
+    return new_findings
 
 
-def _conclusive_ids(script: JobScript) -> list[str]:
-    """Return the ids of rules that would surely have found their mistake; [] if no cluster is known.
+def _decisive_rules(script: JobScript) -> list[str]:
+    """Return the ids of rules that would surely find their mistake in this script, if it had the mistake.
 
-    Rules that compare a job with the cluster need a cluster. Rules about started programs need a dry run.
+    A comment that turns off such a rule is useless if the rule finds nothing. Rules that need a dry run are
+    excluded. Without a cluster the result is [], as some rules compare the script with the cluster.
     """
-    started = {rule.id for rule in judge.rules(judge.STARTED)}
-    return [rule for rule in rules() if rule not in started] if script.knows_cluster else []
+    needing_dry_run = {rule.id for rule in judge.rules(judge.STARTED)}
+    return [rule for rule in rules() if rule not in needing_dry_run] if script.knows_cluster else []
 
 
-def _run_rules(script: JobScript, chosen: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
-    """Return the findings of these rules. A rule that raises is noted in `failures`, and the others run."""
+def _run_rules(script: JobScript, rules_to_run: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
+    """Return the findings of these rules; add a rule that raises an exception to `failures`, and go on."""
     findings: list[Finding] = []
-    for rule in chosen:
+    for rule in rules_to_run:
         try:
             findings.extend(judge.findings(rule, script))
         except Exception as error:  # noqa: BLE001 - each is a bug of sbatchgen
             import traceback
 
             last_frame = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{last_frame.filename.rpartition('/')[2]}:{last_frame.lineno}"
-            cause = f"{type(error).__name__}: {str(error)[:_LONGEST_MESSAGE]}, {where}"
+            code_line = f"{last_frame.filename.rpartition('/')[2]}:{last_frame.lineno}"
+            cause = f"{type(error).__name__}: {str(error)[:_LONGEST_MESSAGE]}, {code_line}"
             failures.setdefault(cause, []).append(rule.id)
     return findings
 
 
 def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Finding]:
-    """Yield a finding for each cause, with the id of the first rule that raised."""
+    """Yield a finding for each cause of failures, with the id of the first rule that failed."""
     place = script.at(1)
     for cause, ids in failures.items():
         subject = f"rule {ids[0]}" if len(ids) == 1 else f"rule {ids[0]} and {len(ids) - 1} more"
@@ -137,35 +146,37 @@ def _failure_findings(script: JobScript, failures: _Failures) -> Iterator[Findin
         yield Finding("warning", Problem(what, place.text), rule=ids[0], place=place)
 
 
-def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Return the findings, with warnings in place of errors that older releases do not raise.
+def _downgrade_new_errors(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Return the findings with warnings in place of new errors, for which an older release takes the line.
 
-    This applies only if no release is named.
+    If the user names a release, the findings stay as they are.
     """
-    option_rules = judge.rules(_OPTION_MODULES)
-    ids = {rule.id for rule in option_rules}
-    # The lines with errors; the loop removes those that older releases refuse as well.
+    directive_rules = judge.rules(_DIRECTIVE_RULE_MODULES)
+    ids = {rule.id for rule in directive_rules}
+    # The lines with errors. The loop below removes the lines with errors in older releases.
     lines = _error_lines(finding for finding in findings if finding.rule in ids)
-    if not script.assumed or not lines or len(script.text) > LONG_SCRIPT:
+    if not script.is_release_assumed or not lines or len(script.text) > LONG_SCRIPT:
         return findings
     if script.read_by(OLD_SLURM).sbatch.refusal == script.sbatch.refusal:
         return findings
     error_rules = {finding.rule for finding in findings if finding.severity == "error"}
-    rules_to_run = sorted(option_rules, key=lambda rule: rule.id not in error_rules)
-    newest_taking: dict[int, str] = {}  # line -> the newest release that takes the line
+    # The rules with errors come first, so that the loop may end before the other rules run.
+    rules_to_run = sorted(directive_rules, key=lambda rule: rule.id not in error_rules)
+    newest_accepting: dict[int, str] = {}  # line -> the newest release that takes the line
     for release in RELEASES[RELEASES.index(OLD_SLURM) : RELEASES.index(script.release)]:
         older = script.read_by(release)
         for rule in rules_to_run:
             lines -= _error_lines(_run_rules(older, [rule], {}))
-            if not lines:  # soon, as the rules with errors come first
+            if not lines:
                 break
-        newest_taking |= dict.fromkeys(lines, release)
+        newest_accepting |= dict.fromkeys(lines, release)
         if not lines:
             break
-        rules_to_run = [rule for rule in option_rules if rule.id in error_rules]  # only these became stricter
+        # After the oldest release, only the rules with errors became stricter.
+        rules_to_run = [rule for rule in directive_rules if rule.id in error_rules]
     downgraded = []
     for finding in findings:
-        release = newest_taking.get(finding.place.line, "")
+        release = newest_accepting.get(finding.place.line, "")
         if release and finding.severity == "error":
             what = f"{finding.problem.what} (Slurm {release} and older take it)"
             problem = finding.problem._replace(what=what)
@@ -175,25 +186,28 @@ def _downgraded(script: JobScript, findings: list[Finding]) -> list[Finding]:
 
 
 def _error_lines(findings: Iterable[Finding]) -> set[int]:
-    """Return the lines of the errors among findings."""
+    """Return the numbers of the lines of those findings that are errors."""
     return {finding.place.line for finding in findings if finding.severity == "error"}
 
 
-def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
-    """Return the findings of rules that apply to the kind of the script, and to its unfilled lines."""
+def _applicable_findings(script: JobScript, findings: list[Finding]) -> list[Finding]:
+    """Return the findings of rules that apply to the script and to the finding's line.
+
+    Fewer rules apply to templates, to scripts that write jobs, and to scripts and lines with placeholders.
+    """
     if not findings:
         return []
     if script.written_directives:
-        return [finding for finding in findings if applies(finding.rule, Applies.PURE_WRITERS)]
+        return [finding for finding in findings if rule_applies(finding.rule, Applies.PURE_WRITERS)]
     if script.writes_jobs:
-        findings = [finding for finding in findings if applies(finding.rule, Applies.WRITERS)]
-    if not (lines := {*script.placeholders, *script.unfilled}):
+        findings = [finding for finding in findings if rule_applies(finding.rule, Applies.WRITERS)]
+    if not (lines := {*script.program_placeholders, *script.person_placeholders}):
         return findings
     if script.is_template:
-        return [finding for finding in findings if applies(finding.rule, Applies.TEMPLATES)]
+        return [finding for finding in findings if rule_applies(finding.rule, Applies.TEMPLATES)]
     return [
         finding
         for finding in findings
-        if applies(finding.rule, Applies.PLACEHOLDERS)
-        or (finding.place.line not in lines and applies(finding.rule, Applies.UNFILLED))
+        if rule_applies(finding.rule, Applies.PLACEHOLDERS)
+        or (finding.place.line not in lines and rule_applies(finding.rule, Applies.UNFILLED))
     ]

@@ -1,4 +1,4 @@
-"""The work of `sbatchgen lint`: from names of files to a report and an exit status."""
+"""The work of `sbatchgen lint`: lints files and folders, and gives the report and the exit status."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from sbatchgen.base.quoting import counted, one_line
 from sbatchgen.check.lint import fix, formats, shellcheck
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.linter import marks_secret, rules
-from sbatchgen.check.lint.source import STDIN, Source, files, sources
+from sbatchgen.check.lint.source import STDIN, Source, files_to_lint, read_sources
 from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
 from sbatchgen.check.rules.rule import CUT_SHORT
 from sbatchgen.check.rules.rule_page import pages
 
-# The rank of each severity. A value of --fail-on is a severity, or "never" for none.
+# The ranks of the values of --fail-on: the severities, and "never", a rank that no finding reaches.
 SEVERITY_RANK = {"info": 0, "warning": 1, "error": 2, "never": 3}
-FOUND_STATUS = 3  # exit status if there are findings to fail on, or files that can't be read
-PAGES_MAX = 2  # documents in a summary, which has five lines at most
+FOUND_STATUS = 3  # exit status for a finding that --fail-on names, or for a file that can't be read
+PAGES_MAX = 2  # documents that a summary lists; with more, it would have over five lines
 MANY_FILES = 100  # with this number of files or more, several processes save time
 
-ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]  # finds more in a script, as a dry run does
+# A function that returns further findings in a script, such as those of a dry run.
+ExtraFindings = Callable[[Source, Settings], Sequence[Finding]]
 
 
 @frozen(kw_only=True)
 class Outcome:
-    """The result of a call of `lint`."""
+    """The output of one call of `lint`, and its exit status."""
 
     report: str  # for stdout
-    change: bytes  # the diff of --fix or --diff, for stdout, before the report
+    diff: bytes  # the diff of --fix or --diff, for stdout, before the report
     problems: tuple[Problem, ...]  # files that can't be read, for stderr
     summary: tuple[str, ...]  # lines for stderr
     status: int  # the exit status
@@ -45,24 +46,24 @@ class Outcome:
 
 @frozen(kw_only=True)
 class CheckedFile:
-    """The findings of a file, and the diff of --fix or --diff."""
+    """The findings in a file, and the diff of --fix or --diff."""
 
-    located: tuple[formats.LocatedFinding, ...] = ()  # the findings, with their lines
+    located_findings: tuple[formats.LocatedFinding, ...] = ()
     problems: tuple[Problem, ...] = ()  # why the file can't be read
-    change: bytes = b""  # the diff
+    diff: bytes = b""
     scripts: int = 0  # the number of scripts in the file
     submitters: int = 0  # the number of scripts that only submit other scripts
-    is_document: bool = False
+    is_document: bool = False  # whether the file is a page with examples, such as Markdown
 
 
 @frozen()
 class Task:
-    """The work on each file."""
+    """The options for the work on each file."""
 
     settings: Settings
-    mend: str = ""  # "fix" to change the file, "diff" to only show the change
-    shellcheck: str = ""  # the path of shellcheck; "" to do without
-    find_more: ExtraFindings | None = None  # called for each script
+    fix_mode: str = ""  # "fix" to change the file, "diff" to only show the change, "" for neither
+    shellcheck: str = ""  # the path of shellcheck; "" to run no shellcheck
+    find_more: ExtraFindings | None = None
 
 
 class RuleText(NamedTuple):
@@ -81,26 +82,30 @@ class RulesOutput(TypedDict):
     rules: Sequence[RuleText]
 
 
-def explanation(names: Sequence[str]) -> str:
+def rule_pages(names: Sequence[str]) -> str:
     """Return the pages of rules, in Markdown; raise CommandLineError for an unknown rule."""
-    known = pages()
-    return "\n".join(known[rule].short(_source(rule)) for rule in _named_rules(names))
+    page_of = pages()
+    return "\n".join(page_of[rule].short(_source(rule)) for rule in _named_rules(names))
 
 
 def _source(rule: str) -> str:
-    """Return the source of a rule; "" if the source is a page of sbatchgen."""
+    """Return the manual or the report that a rule cites; "" for a rule that cites a page of sbatchgen."""
     source = rules()[rule].source or rules()[rule].report
     return "" if source.startswith("docs/") else source
 
 
 def _named_rules(names: Sequence[str]) -> list[str]:
-    """Return the ids of rules that --explain names; raise CommandLineError for an unknown rule."""
+    """Return the ids of the rules that --explain names, such as SB104 and SB207 of "SB104,sb207".
+
+    Raises:
+        CommandLineError: The names hold an unknown rule, a rule of shellcheck, or a removed rule.
+    """
     known = pages()
     ids = [part.strip().upper() for name in names for part in name.split(",") if part.strip()]
     for rule in ids:
         if SHELLCHECK.fullmatch(rule):
-            page = f"see {shellcheck.PAGES}{rule}"
-            raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=page)
+            fix = f"see {shellcheck.PAGES}{rule}"
+            raise CommandLineError.of(f"{rule} is a rule of shellcheck", at="--explain", fix=fix)
         if rule in RETIRED:
             raise CommandLineError.of(removal(rule), at="--explain")
         if rule not in known:
@@ -117,14 +122,14 @@ def rule_texts(names: Sequence[str]) -> list[RuleText]:
     ]
 
 
-def table() -> str:
+def rules_table() -> str:
     """Return a table of all rules: the id, the severity, the title, and a note on pedantic rules."""
     return quoting.table(
         (rule.id, rule.severity, rule.title + " (pedantic)" * rule.pedantic) for rule in rules().values()
     )
 
 
-def run(
+def lint_files(
     names: Sequence[str],
     *,
     settings: Settings,
@@ -132,61 +137,61 @@ def run(
     form: str,
     strict: bool,
     fail_on: str,
-    mend: str,
+    fix_mode: str,
     ask_shellcheck: bool | None,
     find_more: ExtraFindings | None = None,
 ) -> Outcome:
-    """Lint files, folders, and stdin for -, with the options of `sbatchgen lint`.
+    """Lint files and folders with the options of `sbatchgen lint`. The name - means stdin.
 
-    `style` colours a text by a severity. `form` is the format of the report. `mend` is "fix", "diff" or "".
+    `style` colours a text by a severity. `form` is the format of the report. `fix_mode` is as in a Task.
     If `ask_shellcheck` is None, an installed shellcheck runs for up to FILES_BY_DEFAULT files. `find_more`
-    returns further findings in a script; another process may call it.
+    may be called in another process.
     """
     problems: list[Problem] = []
-    found_files = list(files(names, problems.append))
-    program = shellcheck.program(len(found_files), wanted=ask_shellcheck)
-    task = Task(settings, mend, program, find_more)
-    checked = list(_check_all(found_files, task))
-    located = [finding for file in checked for finding in file.located]
-    problems += [problem for file in checked for problem in file.problems]
+    found_files = list(files_to_lint(names, problems.append))
+    shellcheck_path = shellcheck.path_to_run(len(found_files), wanted=ask_shellcheck)
+    task = Task(settings, fix_mode, shellcheck_path, find_more)
+    checked_files = list(_check_all(found_files, task))
+    located_findings = [finding for file in checked_files for finding in file.located_findings]
+    problems += [problem for file in checked_files for problem in file.problems]
     failing_rank = min(SEVERITY_RANK[fail_on], SEVERITY_RANK["warning"]) if strict else SEVERITY_RANK[fail_on]
-    fails = any(SEVERITY_RANK[item.finding.severity] >= failing_rank for item in located)
-    summary = [*map(removal, settings.removed)]
+    fails = any(SEVERITY_RANK[item.finding.severity] >= failing_rank for item in located_findings)
+    summary = [*map(removal, settings.removed_rules)]
     if form == "text":
-        summary += [*_documents_table(checked), _summary(located, checked)]
+        summary += [*_documents_table(checked_files), _summary(located_findings, checked_files)]
     return Outcome(
-        report=_report(form, located, problems, style),
-        change=b"".join(file.change for file in checked),
+        report=_report(form, located_findings, problems, style),
+        diff=b"".join(file.diff for file in checked_files),
         problems=tuple(problems),
         summary=tuple(summary),
-        status=FOUND_STATUS if problems or fails else _status_of_plans(located, fail_on),
+        status=FOUND_STATUS if problems or fails else _status_of_plans(located_findings, fail_on),
     )
 
 
-def _status_of_plans(located: Iterable[formats.LocatedFinding], fail_on: str) -> int:
-    """Return the exit status for plans that a limit cut short; 0 without such a plan.
+def _status_of_plans(located_findings: Iterable[formats.LocatedFinding], fail_on: str) -> int:
+    """Return the exit status for dry runs that a limit cut short; 0 without such a dry run.
 
-    Only a warning counts: a script that waits for ever in the dry run, such as for a server, gives an info.
+    Only warnings count. A script that waits for ever in a dry run, such as for a server, gives an info.
     """
-    cut_short = [item.finding for item in located if item.finding.rule == CUT_SHORT]
+    cut_short = [item.finding for item in located_findings if item.finding.rule == CUT_SHORT]
     has_warning = any(finding.severity == "warning" for finding in cut_short)
     return LIMIT_STATUS if has_warning and fail_on != "never" else 0
 
 
-def refuse_change(names: Sequence[str], mend: str, form: str) -> None:
-    """Raise CommandLineError if --fix or --diff can't change stdin, or can't show the change as `form`."""
-    if mend and form != "text":
-        what = f"--{mend} shows a change, which is text"
+def refuse_change(names: Sequence[str], fix_mode: str, form: str) -> None:
+    """Raise CommandLineError for --fix or --diff in a format other than text, and for --fix of stdin."""
+    if fix_mode and form != "text":
+        what = f"--{fix_mode} shows a change, which is text"
         raise CommandLineError.of(what, at="--format", fix="--format text")
-    if mend == "fix" and STDIN in names:
+    if fix_mode == "fix" and STDIN in names:
         raise CommandLineError.of("--fix can't change stdin", at=STDIN, fix="name the file, or use --diff")
 
 
 def _check_all(names: Sequence[str], task: Task) -> Iterable[CheckedFile]:
-    """Check each file; use all CPUs for many files, and for shellcheck."""
+    """Check each file, in several processes if the files are many or shellcheck runs."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     processes = min(processors, len(names))
-    work = partial(check, task=task)
+    work = partial(check_file, task=task)
     if processes < 2 or STDIN in names or (len(names) < MANY_FILES and not task.shellcheck):
         return map(work, names)
     from sbatchgen.check.lint.workers import spread
@@ -194,19 +199,19 @@ def _check_all(names: Sequence[str], task: Task) -> Iterable[CheckedFile]:
     return spread(work, names, processes)
 
 
-def check(name: str, task: Task) -> CheckedFile:
+def check_file(name: str, task: Task) -> CheckedFile:
     """Lint a file, and fix the file if the task asks for fixes."""
     try:
-        scripts = sources(name)
-        change = b""
-        if task.mend and scripts and not any(source.indents for source in scripts):  # no document
-            scripts, change = _mend_script(name, scripts[0], task)
-        located = tuple(finding for source in scripts for finding in _located_findings(source, task))
+        scripts = read_sources(name)
+        diff = b""
         is_document = any(source.indents for source in scripts)
+        if task.fix_mode and scripts and not is_document:
+            scripts, diff = _fix_script(name, scripts[0], task)
+        located_findings = tuple(finding for source in scripts for finding in _located_findings(source, task))
         submitters = sum(source.is_submitter for source in scripts)
         return CheckedFile(
-            located=located,
-            change=change,
+            located_findings=located_findings,
+            diff=diff,
             scripts=len(scripts),
             submitters=submitters,
             is_document=is_document,
@@ -215,86 +220,94 @@ def check(name: str, task: Task) -> CheckedFile:
         return CheckedFile(problems=error.problems)
 
 
-def _mend_script(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
-    """Write the fixed script with --fix; return the script to report on, and the diff."""
+def _fix_script(name: str, source: Source, task: Task) -> tuple[list[Source], bytes]:
+    """Return the script to report on, and the diff of its fixes; with --fix, write the fixed script."""
     fixed = fix.apply_fixes(source.data, lambda data: findings_of(replace(source, data=data), task.settings))
-    change = fix.difference(source.file, source.data, fixed)
-    if task.mend == "fix" and change:
+    diff = fix.difference(source.file, source.data, fixed)
+    if task.fix_mode == "fix" and diff:
         write(Path(name), fixed, before=source.data)
         source = replace(source, data=fixed)
-    return [source], change
+    return [source], diff
 
 
 def _located_findings(source: Source, task: Task) -> Iterator[formats.LocatedFinding]:
-    """Yield the findings of a script with their lines; stars replace the secrets in the lines."""
-    others = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
+    """Yield the findings in a script, each with its line, where stars replace secrets."""
+    other_findings = shellcheck.findings(source, task.shellcheck) if task.shellcheck else []
     if task.find_more:
-        others = [*others, *task.find_more(source, task.settings)]
-    findings = findings_of(source, task.settings, others)
+        other_findings = [*other_findings, *task.find_more(source, task.settings)]
+    findings = findings_of(source, task.settings, other_findings)
     lines = source.text.split("\n") if findings else []
-    numbers = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
-    shown = {source.line + number: " " * source.indent(number) + lines[number] for number in numbers}
+    # The line of the file -> its text. Blanks stand for the characters before an example in a document.
+    indexes = {finding.place.line - source.line for finding in findings}.intersection(range(len(lines)))
+    shown_lines = {source.line + index: " " * source.indent(index) + lines[index] for index in indexes}
     for finding in findings:
-        if marks_secret(finding.rule) and finding.place.line in shown:
-            line, start = shown[finding.place.line], finding.place.column - 1
+        if marks_secret(finding.rule) and finding.place.line in shown_lines:
+            line, start = shown_lines[finding.place.line], finding.place.column - 1
             end = finding.place.end - 1 if finding.place.end else len(line)
-            shown[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
+            shown_lines[finding.place.line] = line[:start] + "*" * (end - start) + line[end:]
     for finding in findings:
-        yield formats.LocatedFinding(source.file, finding, shown.get(finding.place.line, ""))
+        yield formats.LocatedFinding(source.file, finding, shown_lines.get(finding.place.line, ""))
 
 
 def _report(
-    form: str, located: Sequence[formats.LocatedFinding], problems: Sequence[Problem], style: formats.Style
+    form: str,
+    located_findings: Sequence[formats.LocatedFinding],
+    problems: Sequence[Problem],
+    style: formats.Style,
 ) -> str:
-    """Return the report in the format `form`."""
+    """Return the report in a format of --format."""
     if form == "json":
-        return formats.as_json(located)
+        return formats.as_json(located_findings)
     if form == "github":
-        return formats.as_github(located)
+        return formats.as_github(located_findings)
     if form == "sarif":
         titles = {rule.id: rule.title for rule in rules().values()}
         texts = {page.rule: page.short(_source(page.rule)) for page in pages().values()}
-        return formats.as_sarif(located, problems, titles, texts)
-    return formats.as_text(located, style)
+        return formats.as_sarif(located_findings, problems, titles, texts)
+    return formats.as_text(located_findings, style)
 
 
-def _documents_table(checked: Sequence[CheckedFile]) -> list[str]:
-    """Return a table of the documents with the most findings, if several documents have findings."""
-    documents = [file for file in checked if file.is_document and file.located]
+def _documents_table(checked_files: Sequence[CheckedFile]) -> list[str]:
+    """Return a table of the documents with the most findings; [] if fewer than two have findings.
+
+    Messages call a document a page.
+    """
+    documents = [file for file in checked_files if file.is_document and file.located_findings]
     if len(documents) < 2:
         return []
-    worst = sorted(documents, key=lambda file: [-count for count in _severity_counts(file.located)])[
-        :PAGES_MAX
-    ]
+    by_severity = sorted(documents, key=lambda file: _severity_counts(file.located_findings), reverse=True)
+    worst = by_severity[:PAGES_MAX]
     rows = [
-        (one_line(file.located[0].file), _counts_text(file.located)) for file in documents if file in worst
+        (one_line(file.located_findings[0].file), _counts_text(file.located_findings))
+        for file in documents
+        if file in worst
     ]
-    missing = len(documents) - len(rows)
-    last_line = f"and {counted(missing, 'page')} with fewer" if missing else ""
+    unlisted = len(documents) - len(rows)
+    last_line = f"and {counted(unlisted, 'page')} with fewer findings" if unlisted else ""
     return [*quoting.table([("PAGE", "FINDINGS"), *rows]).splitlines(), last_line]
 
 
-def _summary(located: Sequence[formats.LocatedFinding], checked: Sequence[CheckedFile]) -> str:
+def _summary(located_findings: Sequence[formats.LocatedFinding], checked_files: Sequence[CheckedFile]) -> str:
     """Return a line such as: 3 scripts, 1 of them submits others: 2 errors, 1 info."""
-    scripts = sum(file.scripts for file in checked)
+    scripts = sum(file.scripts for file in checked_files)
     if not scripts:
         return "no scripts found"
-    documents = sum(file.is_document for file in checked)
-    submitters = sum(file.submitters for file in checked)
+    documents = sum(file.is_document for file in checked_files)
+    submitters = sum(file.submitters for file in checked_files)
     verb = "submits" if submitters == 1 else "submit"
     addition = f", {submitters} of them {verb} others" if submitters and scripts > submitters else ""
     addition += f", in {counted(documents, 'page')}" if documents > 1 else ""
-    return f"{counted(scripts, 'script')}{addition}: {_counts_text(located) or 'nothing found'}"
+    return f"{counted(scripts, 'script')}{addition}: {_counts_text(located_findings) or 'nothing found'}"
 
 
-def _severity_counts(located: Sequence[formats.LocatedFinding]) -> tuple[int, int, int]:
+def _severity_counts(located_findings: Sequence[formats.LocatedFinding]) -> tuple[int, int, int]:
     """Return the numbers of errors, warnings and infos."""
-    severities = [item.finding.severity for item in located]
+    severities = [item.finding.severity for item in located_findings]
     return severities.count("error"), severities.count("warning"), severities.count("info")
 
 
-def _counts_text(located: Sequence[formats.LocatedFinding]) -> str:
+def _counts_text(located_findings: Sequence[formats.LocatedFinding]) -> str:
     """Return the numbers of findings in words: 1 error, 2 warnings, 3 info; "" without findings."""
-    errors, warnings, infos = _severity_counts(located)
+    errors, warnings, infos = _severity_counts(located_findings)
     counts = [counted(errors, "error")] * bool(errors) + [counted(warnings, "warning")] * bool(warnings)
     return ", ".join(counts + [f"{infos} info"] * bool(infos))

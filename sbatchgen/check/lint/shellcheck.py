@@ -1,6 +1,6 @@
-"""shellcheck's findings, if shellcheck is installed: faults of a script as a program of bash.
+"""Runs shellcheck on a script, if it is installed, and returns its findings about the script's bash.
 
-shellcheck gets the bytes that were read, on stdin. It counts a tab as one column (shellcheck(1), json1).
+shellcheck reads the script from stdin. It counts a tab as one column (shellcheck(1), json1).
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.lint.source import Source
 
-FILES_BY_DEFAULT = 10  # shellcheck runs by default for up to 10 files, as each file costs a process
+FILES_BY_DEFAULT = 10  # without --shellcheck, it runs for up to this number of files, as each costs a process
 MAX_BYTES = 128 << 10  # bytes of the largest script that shellcheck gets
 TIMEOUT_S = 10  # seconds after which shellcheck is ended
 PAGES = "https://www.shellcheck.net/wiki/"
-# Rules about files that `source` reads. Only the node of the job may have such a file.
+# Rules of shellcheck about files that `source` reads. Only the node of the job may have such a file.
 _EXCLUDED = "SC1090,SC1091"
-# shellcheck's errors are warnings here: an error is a fault that Slurm refuses or that surely breaks the job.
+# Errors of shellcheck are warnings of lint. An error of lint is a fault that Slurm refuses or that surely
+# breaks the job. Other levels of shellcheck are infos.
 _SEVERITIES: dict[str, Severity] = {"error": "warning", "warning": "warning"}
 
 
-def program(files: int, *, wanted: bool | None) -> str:
-    """Return the path of shellcheck, or "" if it should not run on this number of files.
+def path_to_run(files: int, *, wanted: bool | None) -> str:
+    """Return the path of shellcheck; "" if shellcheck is not installed or should not run.
+
+    `wanted` is true for --shellcheck and false for --no-shellcheck. If None, the number of files decides.
 
     Raises:
-        CommandLineError: shellcheck is wanted, and not installed.
+        CommandLineError: `wanted` is true, and shellcheck is not installed.
     """
     if wanted is False or (wanted is None and files > FILES_BY_DEFAULT):
         return ""
@@ -48,28 +51,33 @@ def program(files: int, *, wanted: bool | None) -> str:
 
 
 def findings(source: Source, path: str) -> list[Finding]:
-    """Return shellcheck's findings in a script; an info if shellcheck does not check the script."""
-    first = source.data.partition(b"\n")[0].decode("utf-8", "replace")
-    interpreter = [word.rpartition("/")[2] for word in first[2:].split()] if first.startswith("#!") else []
+    """Return shellcheck's findings in a script; one info if shellcheck can't check a script of its size.
+
+    `path` is the path of shellcheck. The result is [] for another language, or if shellcheck fails.
+    """
+    first_line = source.data.partition(b"\n")[0].decode("utf-8", "replace")
+    words = first_line[2:].split() if first_line.startswith("#!") else []
+    interpreter = [word.rpartition("/")[2] for word in words]  # env and bash of #!/usr/bin/env bash
     if interpreter and programs("posix").isdisjoint(interpreter):
         return []
     if len(source.data) > MAX_BYTES:
-        return [_unchecked(source, f"it has more than {MAX_BYTES >> 10} KiB")]
-    call = [path, "--format=json1", f"--exclude={_EXCLUDED}", *([] if interpreter else ["--shell=bash"]), "-"]
+        return [_unchecked_finding(source, f"it has more than {MAX_BYTES >> 10} KiB")]
+    language = [] if interpreter else ["--shell=bash"]
+    command = [path, "--format=json1", f"--exclude={_EXCLUDED}", *language, "-"]
     try:
         with temporary_folder("sbatchgen-shellcheck-", in_memory=True) as folder:
-            (folder / ".shellcheckrc").write_bytes(_settings())  # shellcheck looks here first
-            done = child.run(call, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
+            (folder / ".shellcheckrc").write_bytes(_user_settings())  # shellcheck looks first in this folder
+            result = child.run(command, os.environ, data=source.data, timeout=TIMEOUT_S, folder=folder)
         text = source.data.decode("utf-8", "replace")
-        findings = _read_answer(source.file, done.stdout)
+        findings = _read_answer(source.file, result.stdout)
         return [finding for finding in findings if not _is_about_several_words(finding, text)]
     except child.LateError:
-        return [_unchecked(source, f"it takes more than {TIMEOUT_S} s")]
+        return [_unchecked_finding(source, f"it takes more than {TIMEOUT_S} s")]
     except (OSError, DocumentError, ValueError, LookupError, TypeError):
-        return []
+        return []  # shellcheck can't run, or its answer is not the JSON that is expected
 
 
-def _settings() -> bytes:
+def _user_settings() -> bytes:
     """Return the user's settings of shellcheck, without settings that let shellcheck open other files.
 
     With `external-sources`, a directive in a script could make shellcheck read /dev/zero without end.
@@ -89,7 +97,7 @@ def _settings() -> bytes:
     return b""
 
 
-def _unchecked(source: Source, why: str) -> Finding:
+def _unchecked_finding(source: Source, why: str) -> Finding:
     """Return the finding about a script that shellcheck did not check."""
     place = Place(f"{source.file}:1:1", 1, 1)
     problem = Problem(f"shellcheck did not check this script: {why}", place.text, "--no-shellcheck")
@@ -101,7 +109,7 @@ def _is_about_several_words(finding: Finding, text: str) -> bool:
 
     The quotes would break the command, as in OPTIONS="-n 4 -v"; srun $OPTIONS.
     """
-    place, lines = finding.place, text.split("\n")  # shellcheck counts only these line breaks
+    place, lines = finding.place, text.split("\n")  # for shellcheck, only "\n" ends a line
     if finding.rule != "SC2086" or not 0 < place.line <= len(lines):
         return False
     name = re.match(r"\$\{?(\w+)", lines[place.line - 1][place.column - 1 :])

@@ -1,6 +1,6 @@
-"""The scripts to lint: from files, folders, stdin, and the examples in documents.
+"""Finds and reads the scripts to lint: files, folders, stdin, and the examples in documents.
 
-Files above MAX_BYTES are refused. Only regular files are read, as a pipe may never end.
+A file above MAX_BYTES is refused. So is a pipe, as it may never end.
 """
 
 from __future__ import annotations
@@ -20,23 +20,27 @@ from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in slurm.conf(5)
 STDIN = "-"  # the name of stdin on the command line
-SCRIPT_SUFFIXES = (".slurm", ".sbatch")  # suffixes of scripts
-# Suffixes of files that are scripts if they hold directives.
+# The next two lists are about files in a folder.
+SCRIPT_SUFFIXES = (".slurm", ".sbatch")  # suffixes of files that are scripts, whatever they hold
+# Suffixes of files that are scripts if they hold directives or call sbatch; "" is no suffix.
 LIKELY_SUFFIXES = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
-OTHER_SUFFIXES = (".py", ".yaml", ".yml")  # suffixes of files that are usually no scripts
-# The files by which a run folder is known. Scripts in run folders are not read.
+# Suffixes of files that users name by mistake, instead of a script.
+NO_SCRIPT_SUFFIXES = (".py", ".yaml", ".yml")
+# Suffixes of a JOB on the command line that is a finished script.
+_FINISHED_SUFFIXES = (".slurm", ".sbatch", ".sh", ".job")
+# A folder with these files is a run folder. Its scripts are not linted, as they are copies.
 RUN_FOLDER_FILES = frozenset(("job.slurm", "submit.lock"))
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
-_START_SIZE = 1 << 16  # bytes of a file in a folder that decide whether the file is a script
-# A call of sbatch in a shell script: alone, after another command, or in id=$(sbatch ...).
+_START_SIZE = 1 << 16  # bytes at the start of a file in a folder, by which it is known as a script
+# A call of sbatch in a shell script: as a command, after another command, or in id=$(sbatch ...).
 _SBATCH_CALL = re.compile(
     rb"(?m)^[ \t]*(?:[^#'\"\n]*[;&|(`][ \t]*|\w+=\"(?:\$\(|`)[ \t]*)?(?:(?:if|then|do|else|!)[ \t]+)*"
     rb"sbatch[ \t]+[^\s)]"
 )
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")  # a first line such as #!/bin/bash
-_FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # the start of a whole script, also misspelt
+_FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # such as #!/bin/bash, and misspelt such as # /bin/bash
 _INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")  # a script with blanks before #! and #SBATCH
-# The script between <<'EOF' and EOF.
+# The script that a command writes from the lines between <<'EOF' and EOF.
 _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
 _LINE_NUMBERS = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")  # in a message: line 3, lines 4, 5 and 6
 
@@ -48,7 +52,8 @@ class Source:
     file: str  # the file's name, as the user wrote it
     data: bytes  # the script
     line: int = 1  # the line of the file where the script starts, from 1
-    indents: tuple[int, ...] = ()  # for an example in a document: the characters before each line
+    # In a document: the number of characters before each line of the script. () for a file that is a script.
+    indents: tuple[int, ...] = ()
     is_part: bool = False  # whether the script is an example without `#!`, which shows a part of a script
 
     @property
@@ -62,61 +67,67 @@ class Source:
         return self.data.decode("utf-8", "surrogateescape")
 
     def indent(self, number: int) -> int:
-        """Return the number of characters before a line of the script in the document; lines count from 0."""
+        """Return the number of characters that a document has before a line of the script.
+
+        The number of the line counts from 0.
+        """
         return self.indents[number] if 0 <= number < len(self.indents) else 0
 
     def place_in_file(self, finding: Finding) -> Finding:
-        """Return the finding with its place in the file, and without edits in a document."""
+        """Return a finding in the script with its place in the file.
+
+        In a document the finding loses its edits, as only whole scripts are fixed.
+        """
         if not self.indents:
             return finding
-        in_script = finding.place
-        indent = self.indent(in_script.line - 1)
-        line, column = in_script.line + self.line - 1, in_script.column + indent
-        end = in_script.end + indent if in_script.end else 0
+        place_in_script = finding.place
+        indent = self.indent(place_in_script.line - 1)
+        line, column = place_in_script.line + self.line - 1, place_in_script.column + indent
+        end = place_in_script.end + indent if place_in_script.end else 0
         place = Place(f"{self.file}:{line}:{column}", line, column, end)
         what = _LINE_NUMBERS.sub(self._moved_lines, finding.problem.what)
         fix = _LINE_NUMBERS.sub(self._moved_lines, finding.problem.fix)
         return finding._replace(place=place, problem=Problem(what, place.text, fix), edits=())
 
     def _moved_lines(self, match: re.Match[str]) -> str:
-        """Return the numbers of lines in a message as line numbers of the document."""
+        """Return a text such as "lines 4 and 5" with the numbers of these lines in the document."""
         return re.sub(r"\d+", lambda number: str(int(number[0]) + self.line - 1), match[0])
 
 
-def files(names: Sequence[str], complain: Callable[[Problem], None]) -> Iterator[str]:
-    """Yield the named files, and the scripts at any depth in named folders, each file once.
+def files_to_lint(names: Sequence[str], report: Callable[[Problem], None]) -> Iterator[str]:
+    """Yield the files to lint: the named files, and the scripts in named folders and their subfolders.
 
-    Run folders in a folder are skipped, as they hold copies of scripts and code.
+    Each file comes once. Run folders are skipped. `report` gets the folders that can't be read.
     """
     seen: set[str] = set()
     for name in names:
         is_file = name == STDIN or not os.path.isdir(name)  # noqa: PTH112 - a name stays as it was given
-        for file in (name,) if is_file else _scripts(name, complain):
+        for file in (name,) if is_file else _scripts_in_folder(name, report):
             if file not in seen:
                 seen.add(file)
                 yield file
 
 
-def _scripts(folder: str, complain: Callable[[Problem], None]) -> Iterator[str]:
-    """Yield the scripts at any depth in a folder; `complain` gets the folders that can't be read."""
+def _scripts_in_folder(folder: str, report: Callable[[Problem], None]) -> Iterator[str]:
+    """Yield the scripts and documents with scripts in a folder and its subfolders."""
 
-    def report(error: OSError) -> None:
-        complain(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
+    def report_folder(error: OSError) -> None:
+        report(Problem(f"can't read the folder {error.filename}: {error.strerror}"))
 
     # Links to folders are not followed, so there is no loop.
-    for path_of_folder, folders, names in os.walk(folder, onerror=report):
-        if path_of_folder != folder and RUN_FOLDER_FILES.issubset(names):
+    for parent, folders, names in os.walk(folder, onerror=report_folder):
+        if parent != folder and RUN_FOLDER_FILES.issubset(names):
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
-            path = os.path.join(path_of_folder, name).removeprefix("./")  # noqa: PTH118 - as GitHub names files
+            path = os.path.join(parent, name).removeprefix("./")  # noqa: PTH118 - as GitHub names files
             suffix = os.path.splitext(name)[1]  # noqa: PTH122
             if name.startswith("."):
                 continue
             is_document = suffix.lower() in DOCUMENTS
             is_likely = suffix in LIKELY_SUFFIXES or is_document
-            if suffix in SCRIPT_SUFFIXES or (is_likely and _has_directives(path, is_document)):
+            if suffix in SCRIPT_SUFFIXES or (is_likely and _holds_script(path, is_document)):
                 yield path
 
 
@@ -126,8 +137,8 @@ def _is_submitter(data: bytes) -> bool:
     return bool(is_shell and _SBATCH_CALL.search(data))
 
 
-def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
-    """Return whether the start of a script has directives or calls sbatch, or a document has directives."""
+def _holds_script(path: str, is_document: bool) -> bool:  # noqa: FBT001
+    """Return whether a document has directives, or the start of another file has them or calls sbatch."""
     try:
         if is_document:
             return b"#SBATCH" in read_start(Path(path), MAX_BYTES)
@@ -137,45 +148,46 @@ def _has_directives(path: str, is_document: bool) -> bool:  # noqa: FBT001
         return False
 
 
-def sources(name: str) -> list[Source]:
-    """Return the script in a file, or the scripts in a document.
+def read_sources(name: str) -> list[Source]:
+    """Return the script in a file, or the scripts in a document, which may be none.
 
     Raises:
-        DocumentError: The file can't be read, is not a regular file, is too large, or holds no script.
+        DocumentError: The file can't be read, is no regular file, is too large, or is of another kind, such
+            as Python.
     """
-    if name.endswith(OTHER_SUFFIXES) and (problem := wrong_kind(name, "script", "lint")):
+    if name.endswith(NO_SCRIPT_SUFFIXES) and (problem := wrong_kind(name, "script", "lint")):
         raise DocumentError([problem])
     source = read_source(name)
-    return scripts_of(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
+    return scripts_in_document(source) if name.lower().endswith((*DOCUMENTS,)) else [source]
 
 
 def is_script(job: str) -> bool:
-    """Return whether JOB is the file of a finished script, by its suffix or its first line."""
+    """Return whether a JOB on the command line is a finished script, by its suffix or its first line."""
     path = Path(job)
     if job.endswith((".yaml", ".yml")) or not path.exists():
         return False
-    if job.endswith((".slurm", ".sbatch", ".sh", ".job")):
+    if job.endswith(_FINISHED_SUFFIXES):
         return True
     return path.is_file() and read_start(path, 2) == b"#!"
 
 
 def read_source(name: str) -> Source:
-    """Return the whole file as one script, whatever its name; raise DocumentError as `sources` does."""
+    """Return a file or stdin as one script; raise DocumentError if it can't be read or is too large."""
     label = "<stdin>" if name == STDIN else name
     try:
-        limit = MAX_BYTES + 1  # a byte more shows that the file is too large
+        limit = MAX_BYTES + 1  # one more byte shows that the file is too large
         data = sys.stdin.buffer.read(limit) if name == STDIN else read_start(Path(name), limit)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = error.strerror if isinstance(error, OSError) else error
         raise DocumentError.of(f"can't read {label}: {why}", fix=near_file(name)) from error
     if len(data) > MAX_BYTES:
         what = f"{label} is larger than {MAX_BYTES >> 20} MiB, and slurmctld takes no such script by default"
-        raise DocumentError.of(what, fix="keep the data in a file of its own")
+        raise DocumentError.of(what, fix="move the data out of the script into another file")
     return Source(file=label, data=data)
 
 
-def _written_scripts(block: CodeBlock) -> Iterator[CodeBlock]:
-    """Yield the scripts that a block writes with cat > job.sh <<'EOF'; without such a script, the block."""
+def _scripts_in_block(block: CodeBlock) -> Iterator[CodeBlock]:
+    """Yield the scripts that a block writes with cat > job.sh <<'EOF'; the block itself if it writes none."""
     matches = [*_HEREDOC.finditer(block.text)]
     for match in matches:
         lines_before = block.text.count("\n", 0, match.start("script"))
@@ -184,15 +196,14 @@ def _written_scripts(block: CodeBlock) -> Iterator[CodeBlock]:
         yield block
 
 
-def scripts_of(document: Source) -> list[Source]:
-    """Return the scripts of a document; `#!/bin/bash` is added to a script without a first line."""
+def scripts_in_document(document: Source) -> list[Source]:
+    """Return the scripts in a document. A script without `#!` gets the first line `#!/bin/bash`."""
     scripts = []
     all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
-    for block in (script for block_of_page in all_blocks for script in _written_scripts(block_of_page)):
+    for block in (script for block_of_page in all_blocks for script in _scripts_in_block(block_of_page)):
         script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
-        is_indented = (
-            _INDENTED.match(script) is not None
-        )  # a reader copies the blanks too: SB101 reports them
+        # A reader of the page copies the blanks before #! too, and SB101 reports them.
+        is_indented = _INDENTED.match(script) is not None
         if _DIRECTIVE.search(script) or is_indented:
             if not (is_indented or _FIRST_LINE.match(script)):
                 script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1

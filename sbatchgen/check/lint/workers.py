@@ -1,4 +1,4 @@
-"""A pool of processes that read files; all of them end with the call."""
+"""Runs a function on many files in several processes, which all end with the call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sbatchgen.base.errors import DocumentError
 
 T = TypeVar("T")
 
-_CHUNK = 8  # names that a process gets at once, and finishes after Ctrl-C
+_CHUNK = 8  # names that a process gets at a time; after Ctrl-C it still finishes these
 
 
 def spread(work: Callable[[str], T], names: Sequence[str], processes: int) -> list[T]:

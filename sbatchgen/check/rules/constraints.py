@@ -60,10 +60,10 @@ def _missing_features(job: Job) -> Iterator[Hit]:
     constraint = job.option("constraint")
     if not constraint or not known_features.issuperset(_item_counts(job, "constraint")):
         return
-    from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
+    from sbatchgen.check.sbatch.lists import may_match  # only jobs that name features need the module
 
-    kinds = [kind for partition in job.partitions.values() for kind in partition.kinds()]
-    if not any(matches(constraint, kind.features or ()) for kind in kinds):
+    kinds = [kind for partition in job.partitions.values() for kind in partition.node_kinds()]
+    if not any(may_match(constraint, kind.features or ()) for kind in kinds):
         what = f"no node of partition {partition_names} has all features of '{constraint}': "
         what += "Slurm refuses the job"
         fix = "name features of one kind of node"

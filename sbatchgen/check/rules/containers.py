@@ -60,14 +60,14 @@ def _hidden_gpus(script: JobScript) -> Iterator[Hit]:
     if not (resources.gpu_count or resources.shards):
         return
     # Containers of pyxis see the job's GPUs without a flag.
-    containers = [container for container in script.containers if not container.pyxis]
+    containers = [container for container in script.containers if not container.is_pyxis]
     for container in containers:
         for word in container.command.words if container.command else ():
             if word.text in ("-nv", "-rocm"):
                 what = f"Apptainer refuses {word.text}: one dash is for options of one letter"
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")
                 return
-    set_variables = script.assigned | {name for name, _ in script.site_env}
+    set_variables = script.assigned_names | {name for name, _ in script.site_env}
     has_gpu_flag = any(GPU_FLAGS & container.options.keys() for container in containers)
     if has_gpu_flag or not containers or GPU_VARIABLES & set_variables:
         return
@@ -86,7 +86,7 @@ def _hidden_gpus(script: JobScript) -> Iterator[Hit]:
 def _missing_image(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
         image = container.image
-        if container.pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
+        if container.is_pyxis and IMAGE_FILE.search(image) and image[0] not in "./~$":
             what = f"'{image}' does not start with / or .: pyxis takes it for the name of an image in a "
             what += "registry, and the pull fails"
             yield Hit(container.at, what, f"./{image}, or the absolute path", "error")
@@ -121,7 +121,7 @@ def _repeated_pulls(script: JobScript) -> Iterator[Hit]:
         what = f"{who_pulls} '{container.image}' from the registry when it starts: this takes minutes, and "
         what += "registries limit the number of pulls"
         fix = "apptainer pull x.sif IMAGE once, then use x.sif"
-        if container.pyxis:
+        if container.is_pyxis:
             fix = f"enroot import -o x.sqsh docker://{container.image} once, "
             fix += "and --container-image=$PWD/x.sqsh"
         yield Hit(container.at, what, fix)
@@ -143,7 +143,7 @@ def _meeting_place_at_home(script: JobScript) -> Iterator[Hit]:
             continue
         if {"container-mount-home", "container-mounts"} & step.options.keys():
             continue
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             written_files = {match[1] for match in _HOME_WRITE.finditer(body.source.text)}
             read_files = {match[1] for match in _HOME_READ.finditer(body.source.text)}
             if shared_files := written_files & read_files:
@@ -174,7 +174,7 @@ def _image_without_version(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB508", "error", "a malformed mount", words=CONTAINER_WORDS)
 def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
     for container in script.containers:
-        mount_option = "container-mounts" if container.pyxis else "bind"
+        mount_option = "container-mounts" if container.is_pyxis else "bind"
         for option, value, _ in container.uses:
             # The script hides a value with $( ) or a placeholder such as <DIR>. A variable with several
             # options, such as BINDS="-B /a:/x -B /b:/y", has more than a value.
@@ -183,7 +183,7 @@ def _malformed_mounts(script: JobScript) -> Iterator[Hit]:
             _, at = container.options[option]
             starts_with_empty_variable = "$" in script.lines[at.line - 1] and value.startswith(":")
             for mount in () if starts_with_empty_variable else _without_expansions(value).split(","):
-                if reason := _pyxis_refusal(mount) if container.pyxis else _apptainer_refusal(mount):
+                if reason := _pyxis_refusal(mount) if container.is_pyxis else _apptainer_refusal(mount):
                     fix = "write SRC:DST; for a path with a comma or a colon, mount a symbolic link"
                     yield Hit(at, f"'{mount}' in --{option}: {reason}", fix)
 
@@ -228,9 +228,9 @@ def _apptainer_refusal(mount: str) -> str:
 def _home_packages(script: JobScript) -> Iterator[Hit]:
     options_without_home = {"no-home", "contain", "containall"}
     for container in () if "PYTHONNOUSERSITE" in script.text else script.containers:
-        has_home_by_default = not container.pyxis and not options_without_home & container.options.keys()
+        has_home_by_default = not container.is_pyxis and not options_without_home & container.options.keys()
         home_option = container.options.get("container-mount-home")
-        python_options = (tool.options.keys() for tool in container.inside if tool.name == "python")
+        python_options = (tool.options.keys() for tool in container.inner_tools if tool.name == "python")
         ignores_home = any({"s", "I", "Is", "sI"} & options for options in python_options)  # python -s
         if not container.trains or not (home_option or has_home_by_default) or ignores_home:
             continue

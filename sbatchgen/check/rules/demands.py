@@ -125,7 +125,7 @@ def _too_many_cpus(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
         request = job.resources.with_most_nodes(partition.nodes_max)
         cpus_for_jobs = partition.cpus_per_node_max  # of each node
-        cpu_counts = [kind.cpus_per_node for kind in partition.kinds() if kind.cpus_per_node]
+        cpu_counts = [kind.cpus_per_node for kind in partition.node_kinds() if kind.cpus_per_node]
         fewest_cpus = min(cpu_counts, default=0)
         if cpus_for_jobs and fewest_cpus > cpus_for_jobs and job.resources.is_exclusive:
             what = f"partition '{name}' gives jobs at most {cpus_for_jobs} of {fewest_cpus} CPUs of a node "
@@ -145,7 +145,7 @@ def _too_many_cpus(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB216", "error", "more memory on a node than it has")
 def _too_much_memory(job: Job) -> Iterator[Hit]:
     for name, partition in job.partitions.items():
-        request, kinds = job.resources.with_most_nodes(partition.nodes_max), partition.kinds()
+        request, kinds = job.resources.with_most_nodes(partition.nodes_max), partition.node_kinds()
         # For each kind of node: the MiB that a job can have there, and the MiB that this job needs there.
         limits_and_demands = [
             (_memory_limit(job, partition, kind), _memory_demand(job, request, partition, kind))
@@ -257,7 +257,7 @@ def _node_demands(job: Job, request: ResourceRequest, partition: PartitionFacts)
     `request` is the job's request on as many nodes as Slurm may give the job.
     """
     cpus, memory, features = request.cpus_on_node, request.mem_on_node or 0, job.option("constraint")
-    kinds_with_gpus = partition.kinds(request.gpus_on_node)
+    kinds_with_gpus = partition.node_kinds(request.gpus_on_node)
     if job.profile.limits.select_type == "cons_tres":  # which takes all GPUs without a type from one type
         untyped = untyped_gpus(request)
         kinds_with_gpus = [kind for kind in kinds_with_gpus if untyped <= (most_of_a_type(kind) or math.inf)]
@@ -270,10 +270,10 @@ def _node_demands(job: Job, request: ResourceRequest, partition: PartitionFacts)
 
     yield _NodeDemand(has_memory, f"{Memory(memory)} of memory" * bool(memory))
     if features:
-        from sbatchgen.check.sbatch.lists import matches  # only jobs that name features need the module
+        from sbatchgen.check.sbatch.lists import may_match  # only jobs that name features need the module
 
         def has_features(kind: NodeFacts) -> bool:
-            return kind.features is None or matches(features, kind.features)
+            return kind.features is None or may_match(features, kind.features)
 
         yield _NodeDemand(has_features, f"features {features}")
     other_gres = [(name, count) for name, _, count in request.gres if name not in GPU_RESOURCES]
@@ -299,7 +299,9 @@ def _missing_disk_or_gres(job: Job) -> Iterator[Hit]:
             fix = f"set --tmp {disk} or less" if disk else "remove --tmp"
             yield Hit("tmp", what + str(Memory(disk_demand)), fix, why_not=f"{disk} of local disk")
         for resource, _, count in job.resources.gres:
-            available = max((_gres_count(kind, resource, count) for kind in partition.kinds()), default=count)
+            available = max(
+                (_gres_count(kind, resource, count) for kind in partition.node_kinds()), default=count
+            )
             # SB207 reports GPUs, and SB212 reports shards of nodes that have some.
             is_judged_elsewhere = resource == "gpu" or (available and resource == "shard")
             if count > available and not is_judged_elsewhere:

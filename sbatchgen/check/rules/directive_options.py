@@ -20,7 +20,13 @@ from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.sbatch.getopt import MAIL_TYPES_REPLACE, Option, Stop
 from sbatchgen.check.sbatch.option_table import HasArgument
 from sbatchgen.check.script.job import OLD_SLURM
-from sbatchgen.check.script.known_options import PYXIS_NAMES, RENAMED, SRUN_ONLY, known_specs, releases
+from sbatchgen.check.script.known_options import (
+    PYXIS_NAMES,
+    RENAMED,
+    SRUN_ONLY,
+    known_specs,
+    releases_with_option,
+)
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -104,7 +110,7 @@ def unknown_options(script: JobScript) -> Iterator[Hit]:
     for stop in _refused_options(script):
         word, complaint, at = stop.word.text, stop.complaint, script.at_use(stop)
         name = _long_name(word)
-        if "unrecognized" in complaint and (name in SRUN_ONLY or releases(name)):
+        if "unrecognized" in complaint and (name in SRUN_ONLY or releases_with_option(name)):
             continue  # SB114 or SB130 reports the option
         if "ambiguous" in complaint:
             names = re.findall(r"'(--[\w-]+)'", complaint.partition("possibilities")[2])
@@ -186,7 +192,7 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
             if script.release < MAIL_TYPES_REPLACE:
                 continue
             what = f"since Slurm {MAIL_TYPES_REPLACE} only the last --mail-type counts; before, they add up"
-            severity = "info" if script.assumed else None
+            severity = "info" if script.is_release_assumed else None
             fix = f"--mail-type={','.join(dict.fromkeys(filter(None, mail_types)))}"
         else:
             what = f"--{name} is given in line {first_use.word.line} too: the last value counts, '{value}'"
@@ -196,21 +202,21 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB130", "warning", "an option of another release")
 def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
     fix_release = "name your release: lint --slurm RELEASE"
-    for option in accepted_options(script) if script.assumed else ():
-        since = next(iter(releases(option.spec.name)), None)
+    for option in accepted_options(script) if script.is_release_assumed else ():
+        since = next(iter(releases_with_option(option.spec.name)), None)
         if since and RELEASES.index(since) > RELEASES.index(OLD_SLURM):
             what = f"--{option.spec.name} came with Slurm {since}: an older sbatch refuses the script"
             yield Hit(script.at_use(option), what, fix_release, "info")
     for stop in _refused_options(script):
-        known_releases = releases(_long_name(stop.word.text))
+        known_releases = releases_with_option(_long_name(stop.word.text))
         if not known_releases or "unrecognized" not in stop.complaint:
             continue
         oldest, newest = known_releases[0], known_releases[-1]
         is_newer = RELEASES.index(oldest) > RELEASES.index(script.release)
         reason = f"came with Slurm {oldest}" if is_newer else f"is not in any Slurm after {newest}"
         what = f"{stop.word.text.partition('=')[0]} {reason}: sbatch {script.slurm} refuses the script"
-        fix = f"remove it, or {fix_release}" if script.assumed else "remove it"
-        yield Hit(script.at_use(stop), what, fix, "warning" if script.assumed else "error")
+        fix = f"remove it, or {fix_release}" if script.is_release_assumed else "remove it"
+        yield Hit(script.at_use(stop), what, fix, "warning" if script.is_release_assumed else "error")
 
 
 @RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
@@ -221,7 +227,7 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
         return
     if any(name.startswith("SBATCH_") for name in script.environment):
         return  # the variables may add the missing option
-    has_refused_word = any(isinstance(use, Stop) for use in script.uses)
+    has_refused_word = any(isinstance(use, Stop) for use in script.option_uses)
     has_fault = any(line.fault for line in sbatch.directives)
     is_reported_by_sb131 = any(
         hit.severity is None or hit.at in ("mem-per-gpu", "cpus-per-gpu") for hit in exclusive_options(script)
@@ -242,12 +248,12 @@ def _refused_combination(script: JobScript) -> Iterator[Hit]:
 
 def accepted_options(script: JobScript) -> Iterator[Option]:
     """Yield the uses of options that getopt accepts."""
-    return (use for use in script.uses if isinstance(use, Option))
+    return (use for use in script.option_uses if isinstance(use, Option))
 
 
 def _refused_options(script: JobScript) -> Iterator[Stop]:
     """Yield the options that getopt refuses, up to COMPLAINTS_MAX."""
-    stops = (use for use in script.uses if isinstance(use, Stop) and use.complaint)
+    stops = (use for use in script.option_uses if isinstance(use, Stop) and use.complaint)
     return islice(stops, COMPLAINTS_MAX)
 
 
@@ -259,7 +265,7 @@ def _stray_words(script: JobScript) -> Iterator[_StrayWords]:
     option: Option | None = None  # the accepted option before the group
     unknown_option: Stop | None = None  # the refused option before the group, if its value may follow
     stops: list[Stop] = []  # the group so far
-    for use in script.uses:
+    for use in script.option_uses:
         if stops and (isinstance(use, Option) or use.complaint or use.word.line != stops[0].word.line):
             yield _StrayWords(option, stops)
             stops = []
@@ -295,7 +301,7 @@ def _long_name(word: str) -> str:
 
 def option_refusal(script: JobScript, option: Option) -> tuple[str, str] | None:
     """Return the message and the fix for an option whose value sbatch refuses; None for other options."""
-    is_native = option.spec.name not in PYXIS_NAMES and option.spec not in script.plugins
-    if option.value is None or not is_native or any(char in option.value for char in "\n\r\0"):
+    runs_rank_per_task = option.spec.name not in PYXIS_NAMES and option.spec not in script.plugins
+    if option.value is None or not runs_rank_per_task or any(char in option.value for char in "\n\r\0"):
         return None
     return sbatch_refusal(option.spec.name, option.value, script.slurm)

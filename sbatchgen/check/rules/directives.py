@@ -205,7 +205,7 @@ def _typographic_characters(script: JobScript) -> Iterator[Hit]:
     applies=Applies.USUALLY | Applies.PLACEHOLDERS | Applies.TEMPLATES,
 )
 def _unfilled_template(script: JobScript) -> Iterator[Hit]:
-    matches = script.placeholders  # by the number of the line
+    matches = script.program_placeholders  # by the number of the line
     # The first line with a placeholder, but a directive if there is one.
     number = min(matches, key=lambda line: line not in script.directive_lines, default=None)
     if number is not None:

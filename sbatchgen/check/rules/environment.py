@@ -91,7 +91,7 @@ def _lost_environment(script: JobScript) -> Iterator[Hit]:
     yield from _lost_path(script)
     export = script.option("export")
     exports_all = "export" not in script.options or "ALL" in export.upper().split(",")
-    if exports_all or "SLURM_EXPORT_ENV" in script.assigned:  # srun obeys this variable
+    if exports_all or "SLURM_EXPORT_ENV" in script.assigned_names:  # srun obeys this variable
         return
     may_set_any_variable = script.named(*PREPARES, "conda", "spack")
     sets_variables = may_set_any_variable or any(assignment.exported for assignment in script.body.sets)
@@ -158,12 +158,12 @@ def _two_choices_of_gpu(script: JobScript) -> Iterator[Hit]:
     """Find tasks that see one GPU, as number 0, by CUDA_VISIBLE_DEVICES, but have a LOCAL_RANK above 0."""
     for launch in script.trainings:
         tasks = launch.tasks_per_node or 0
-        if not launch.is_native or tasks < 2:
+        if not launch.runs_rank_per_task or tasks < 2:
             continue
         source = script.source_of(launch)
         if source and "device_count" in source.words:
             continue  # the trainer counts its GPUs: LOCAL_RANK % torch.cuda.device_count()
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             values = _last_values(body)
             if all(_holds_local_id(name, values) for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK")):
                 what = f"each task sees one GPU, as number 0, and LOCAL_RANK goes to {tasks - 1}: "
@@ -228,7 +228,7 @@ def _workers_without_cpus(launch: Launch, script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if not resources.gpu_count or resources.shards or resources.tasks_per_node != 1:
         return
-    if script.has_nodes_alone or _CPU_OPTIONS & resources.options.keys():
+    if script.has_own_nodes or _CPU_OPTIONS & resources.options.keys():
         return
     for word, workers in _worker_options(launch):
         if workers > 1 and not (launch.step and launch.step.option("cpus-per-task")):
@@ -249,7 +249,7 @@ def _variables_without_option(script: JobScript) -> Iterator[Hit]:
     print_commands = script.named("echo", "printf")
     for use in script.first_uses(_NEEDED_OPTIONS.get):
         options = _NEEDED_OPTIONS[use.name]
-        if script.sbatch.has_foreign or use.name in script.tested:
+        if script.sbatch.has_foreign or use.name in script.tested_words:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
@@ -263,7 +263,7 @@ def _variables_without_option(script: JobScript) -> Iterator[Hit]:
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
         offsets = [other.at for other in script.body.uses if other.name == use.name]
         is_only_printed = all(any(echo.at <= at < echo.end for echo in print_commands) for at in offsets)
-        caller_may_add_option = script.is_wrapped or not (script.is_sized or options == ["array"])
+        caller_may_add_option = script.is_submitted_by_script or not (script.has_size or options == ["array"])
         severity = "info" if is_only_printed or caller_may_add_option else None
         yield Hit(script.at_start(use), what, fix, severity)  # type: ignore[arg-type]
 
@@ -331,7 +331,7 @@ def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
 def _old_names(script: JobScript) -> Iterator[Hit]:
     for use in script.body.uses:
         new = _NEW_NAMES.get(use.name)
-        if new is None or use.name in script.assigned:
+        if new is None or use.name in script.assigned_names:
             continue
         line = script.lines[use.line - 1] if use.line <= len(script.lines) else ""
         column = line.find(use.name, use.column - 1) + 1  # 0 if the line lacks the name
@@ -355,9 +355,9 @@ def _gloo_interface(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB419", "info", "Python output that reaches the log late", words=("python",))
 def _buffered_output(script: JobScript) -> Iterator[Hit]:
     variable = "PYTHONUNBUFFERED"
-    set_variables = script.assigned | {name for name, _ in script.site_env}
+    set_variables = script.assigned_names | {name for name, _ in script.site_env}
     is_long = (script.resources.time or 0) >= LONG_JOB_S
-    if not is_long or script.starts_unseen or variable in set_variables:
+    if not is_long or script.may_start_hidden_programs or variable in set_variables:
         return
     for launch in script.trainings:
         python = next((tool for tool in launch.tools if tool.name == "python"), None)
@@ -397,13 +397,13 @@ def _cpus_of_task(launch: Launch, script: JobScript) -> int | None:
     """Return the number of CPUs of a task; None if the script does not show the number."""
     resources = script.resources
     if launch.step and (option := launch.step.option("cpus-per-task")):
-        return launch.number(option, launch.step)
+        return launch.option_number(option, launch.step)
     if resources.cpus_per_task:
         return resources.cpus_per_task
-    may_have_all_cpus = launch.step is None or script.has_nodes_alone  # of its job, or of its node
+    may_have_all_cpus = launch.step is None or script.has_own_nodes  # of its job, or of its node
     has_gpus = resources.gpu_count or resources.shards  # a partition may give each GPU some CPUs
     # Of a script without numbers of nodes or tasks, the options are usually on sbatch's command line.
-    may_have_cpu_options = _CPU_OPTIONS & resources.options.keys() or not script.is_sized
+    may_have_cpu_options = _CPU_OPTIONS & resources.options.keys() or not script.has_size
     return None if may_have_all_cpus or has_gpus or may_have_cpu_options else 1
 
 

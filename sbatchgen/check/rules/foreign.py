@@ -95,7 +95,7 @@ def _skipped_directives(script: JobScript) -> Iterator[Hit]:
 )
 def _refused_directives(script: JobScript) -> Iterator[Hit]:
     for directive in _foreign_directives(script):
-        if directive.line not in script.placeholders and (refused := _refused_word(directive)):
+        if directive.line not in script.program_placeholders and (refused := _refused_word(directive)):
             what = f"sbatch reads #{directive.kind.name} lines too, and refuses the script: {refused.reason}"
             other = script.other_scheduler
             fix = _other_scheduler_fix(other) if other else "remove the line, or add #SBATCH --ignore-pbs"

@@ -31,7 +31,7 @@ def _too_many_gpus(job: Job) -> Iterator[Hit]:
         if limit is not None and request.gpu_count > limit:
             yield _too_many_gpus_of_any_type(job, request, name, limit)
             continue
-        largest_group = max((most_of_a_type(kind) for kind in partition.kinds()), default=0)
+        largest_group = max((most_of_a_type(kind) for kind in partition.node_kinds()), default=0)
         untyped_count = untyped_gpus(request)
         if job.profile.limits.select_type == "cons_tres" and largest_group and untyped_count > largest_group:
             what = f"a node of partition '{name}' has at most {largest_group} GPUs of one type, and "
@@ -77,12 +77,12 @@ def _uneven_gpus(job: Job) -> Iterator[Hit]:
     if job.profile.limits.select_type in ("cons_res", "linear"):
         return  # SB240 reports --gpus
     if not any(
-        resources.splits_gpus(partition.gpus_by_kind(gpus), whole_nodes=partition.exclusive)
+        resources.splits_gpus(partition.gpus_of_node_kinds(gpus), whole_nodes=partition.exclusive)
         for partition in partitions
     ):
         return
     total = resources.gpus_in_all
-    gpu_counts = [count for partition in partitions for count in partition.gpus_by_kind(gpus)]
+    gpu_counts = [count for partition in partitions for count in partition.gpus_of_node_kinds(gpus)]
     most_on_node = max(gpu_counts, default=total)
     shares = split_among_nodes(total, nodes, most_on_node)
     example = " and ".join(map(str, shares[:2])) + ", ..." * (nodes > len(shares[:2]))
@@ -172,12 +172,14 @@ def _missing_gpu_type(job: Job) -> Iterator[Hit]:
             what = f"partition '{name}' has GPUs of types {', '.join(types)}: "
             is_required = partition.gpu_type_required
             what += "a request must name one" if is_required else "the job gets whichever is free"
-            fitting = [gpu_type for gpu_type in types if partition.kinds([(gpu_type, count)])]
+            fitting = [gpu_type for gpu_type in types if partition.node_kinds([(gpu_type, count)])]
             fix = f"name one, as {fitting[0]}:{count}" if fitting else "name one"
             yield Hit(job.resources.gpu_option, what, fix, "error" if is_required else None)
         elif partition.gpu_type_required:
             what = f"a request for GPUs of partition '{name}' must name their type"
-            yield Hit(job.resources.gpu_option, what, f"ask for {partition.only_type()}:{count}", "error")
+            yield Hit(
+                job.resources.gpu_option, what, f"ask for {partition.default_gpu_type()}:{count}", "error"
+            )
 
 
 @RULES.add_fit("SB210", "error", "a generic resource that the cluster does not have", source="gres.conf(5)")
@@ -237,5 +239,5 @@ def _gpu_types(partition: PartitionFacts, gpus: Amounts = ()) -> tuple[str, ...]
     The type for jobs that name none comes first.
     """
     default_types = (partition.gpu_type,) if partition.gpu_type else ()
-    node_types = [gpu_type for kind in partition.kinds(gpus) for gpu_type in kind.gpu_types]
+    node_types = [gpu_type for kind in partition.node_kinds(gpus) for gpu_type in kind.gpu_types]
     return tuple(dict.fromkeys((*default_types, *node_types)))

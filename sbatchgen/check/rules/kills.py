@@ -41,7 +41,7 @@ _BLOCKING_PROGRAMS = programs("blocks")  # a trap waits for them or ends with th
 )
 def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    has_whole_nodes = script.has_nodes_alone or script.resources.gpu_count >= WHOLE_GPUS
+    has_whole_nodes = script.has_own_nodes or script.resources.gpu_count >= WHOLE_GPUS
     if has_whole_nodes or not script.directive_lines:
         return
     for command in script.named("pkill", "killall"):
@@ -60,7 +60,7 @@ def _ends_itself(script: JobScript) -> Iterator[Hit]:
     The command lines of both hold the string, and so the pattern.
     """
     for launch in script.steps:
-        for shell, body in launch.strings:
+        for shell, body in launch.shell_strings:
             for command in body.commands if shell.option("command") else ():
                 pattern = _pattern(command) if _matches_command_lines(command) else ""
                 if pattern and _matches(pattern, body.source.text):

@@ -69,11 +69,11 @@ def _partition_without_service(job: Job) -> Iterator[Hit]:
 
 @RULES.add_fit("SB203", "error", "no partition is asked for, and the cluster has no default")
 def _missing_partition(job: Job) -> Iterator[Hit]:
-    if job.fits_nowhere:
-        if job.why_nowhere:
+    if job.fits_no_partition:
+        if job.why_no_partition_fits:
             # If sbatchgen chose a partition all the same, the rules that the job breaks there report errors.
             severity: Severity | None = "info" if job.has_chosen_partition else None
-            yield Hit(NOWHERE, job.why_nowhere, severity=severity)
+            yield Hit(NOWHERE, job.why_no_partition_fits, severity=severity)
     elif job.profile.partitions and not job.resources.partitions and "partition" not in job.profile.omit:
         names = ", ".join(map(str, job.profile.partitions))
         what = f"no --partition is given, and cluster '{job.profile.name}' has no default one: {JOB_REFUSED}"
@@ -136,7 +136,7 @@ def _missing_time(job: Job) -> Iterator[Hit]:
     default_times = [partition.time_default or partition.time_max for partition in job.partitions.values()]
     default = f", {default_times[0]}," if default_times and default_times[0] else ""
     what = f"no --time: the partition's default{default} may end the job too early, or let it wait for long"
-    severity = "info" if job.is_brief or job.is_wrapped else None
+    severity = "info" if job.is_brief or job.is_submitted_by_script else None
     yield Hit("time", what, "add --time=HH:MM:SS", severity)  # type: ignore[arg-type]
 
 
@@ -200,7 +200,7 @@ def _missing_or_refused_options(job: Job) -> Iterator[Hit]:
     for key in job.profile.required:
         option = key.replace("_", "-")
         if option not in job.resources and option in specs(job.slurm):
-            what = f"cluster '{job.profile.name}' requires --{option}{job.profile.line('required')}"
+            what = f"cluster '{job.profile.name}' requires --{option}{job.profile.key_place('required')}"
             yield Hit(option, what, f"add --{option} ...")
     for name, partition in job.partitions.items():
         for option, allowed, denied in (
@@ -231,7 +231,7 @@ def _disallowed_value(
         yield Hit("partition", what, fix, "warning", why_not=restriction(option, allowed))
     if not value and option == "qos" and allowed and USUAL_QOS not in map(str.lower, allowed):
         what = f"partition '{partition}' is only for qos {' or '.join(allowed)}"
-        what += f"{job.profile.line(f'partitions.{partition}.qos')}, and the job names no qos"
+        what += f"{job.profile.key_place(f'partitions.{partition}.qos')}, and the job names no qos"
         yield Hit(option, what, f"add --qos {allowed[0]}, unless your default is one", "warning")
     normalize = str.lower if option == "qos" else str  # Slurm ignores the case of a QOS
     is_allowed = not allowed or normalize(value) in map(normalize, allowed)

@@ -86,7 +86,7 @@ def _overwritten_log_of_requeue(job: Job) -> Iterator[Hit]:
 @RULES.add("SB701", "warning", "a log folder that may not exist")
 def _missing_log_folder(job: Job) -> Iterator[Hit]:
     # Source of the release: io.c of slurmstepd, slurm-23-02-8-1.
-    slurm_makes_folders = not job.assumed and job.slurm >= MAKES_LOG_FOLDERS
+    slurm_makes_folders = not job.is_release_assumed and job.slurm >= MAKES_LOG_FOLDERS
     if job.makes_log_folders or slurm_makes_folders:
         return
     reported_folders = set()
@@ -102,7 +102,9 @@ def _missing_log_folder(job: Job) -> Iterator[Hit]:
         reported_folders.add(folder)
         what = f"Slurm before {MAKES_LOG_FOLDERS} does not create the log folder '{folder}': "
         what += "if it is missing, the job fails without a log"
-        severity = _milder_in_script(job) if job.assumed else None  # most sites have a later release
+        severity = (
+            _milder_in_script(job) if job.is_release_assumed else None
+        )  # most sites have a later release
         fix = f"mkdir -p {quoting.word(folder)} first, as sbatchgen submit does"
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"

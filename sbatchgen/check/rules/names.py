@@ -12,7 +12,7 @@ from sbatchgen.check.bash import Body
 from sbatchgen.check.executables.program import LAUNCHERS, MODULES, SHELLS
 from sbatchgen.check.executables.word_table import rows
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.script.launches import Launch, slurm_number
+from sbatchgen.check.script.launches import Launch, slurm_variable_number
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
@@ -88,7 +88,7 @@ def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     yield from _unexported_to_tasks(script, exported)
     exported |= {setting.name for setting in body.sets if setting.exported}
     used = {use.name for use in body.uses}  # no hit: the script may keep these variables for itself
-    if not _RANK_VARIABLES.isdisjoint(script.assigned):
+    if not _RANK_VARIABLES.isdisjoint(script.assigned_names):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
         has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
         if not has_python or has_launcher:
@@ -163,11 +163,11 @@ _MADE_VARIABLE = re.compile(
 
 @RULES.add("SB424", "warning", "a variable of another scheduler", words=(*SCHEDULER_VARIABLES,))
 def _scheduler_variables(script: JobScript) -> Iterator[Hit]:
-    tests_name = _SCHEDULERS & {word.lower() for word in script.tested}
-    if tests_name or any(map(SCHEDULER_VARIABLES.get, script.tested)):
+    tests_name = _SCHEDULERS & {word.lower() for word in script.tested_words}
+    if tests_name or any(map(SCHEDULER_VARIABLES.get, script.tested_words)):
         return  # the script is for several schedulers
     for use in script.first_uses(SCHEDULER_VARIABLES.get):
-        if use.name in script.tested:
+        if use.name in script.tested_words:
             continue
         what = f"Slurm does not set {use.name}: it is empty"
         if script.lines[use.line - 1].lstrip().startswith("cd "):
@@ -182,7 +182,7 @@ _SCHEDULERS = frozenset(("pbs", "torque", "sge", "uge", "lsf"))
 def _world_size(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         tasks = launch.tasks
-        if not launch.is_native or not tasks:
+        if not launch.runs_rank_per_task or not tasks:
             continue
         before = [setting for setting in script.body.sets if setting.at < launch.command.end]
         sizes = [setting for setting in before if setting.name == "WORLD_SIZE"]
@@ -195,7 +195,7 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
-            is_of_job = slurm_number("SLURM_NTASKS", script.resources) == tasks
+            is_of_job = slurm_variable_number("SLURM_NTASKS", script.resources) == tasks
             fix = f"WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else tasks}"
             yield Hit(script.at_start(inherited[-1]), what, fix)
         return

@@ -170,9 +170,9 @@ def _more_nodes_named(job: Job) -> Iterator[Hit]:
     if not 0 < nodes_max < count:
         return
     what = f"--nodes={nodes}, but --nodelist names {count} nodes: "
-    is_taken = not job.assumed and job.slurm >= TAKES_PART_OF_NODELIST
+    is_taken = not job.is_release_assumed and job.slurm >= TAKES_PART_OF_NODELIST
     what += f"the job gets {nodes_max} of them" if is_taken else "sbatch refuses the job"
-    if job.assumed:
+    if job.is_release_assumed:
         what += f", or gives it {nodes_max} of them from Slurm {TAKES_PART_OF_NODELIST} on"
     yield Hit("nodes", what, f"--nodes={count}, or name fewer nodes", "info" if is_taken else None)
 
@@ -212,9 +212,9 @@ def _check_value(kind: str, text: str, job: Job) -> None:
         case "hosts":
             _check_hosts(text, job)
         case "gres" | "gpus" if job.is_script:  # the keys of a resolved job were checked before
-            from sbatchgen.check.sbatch.gres import as_gres, items
+            from sbatchgen.check.sbatch.gres import as_gres, gres_items
 
-            for _ in items(as_gres(text) if kind == "gpus" else text, slurm=job.slurm):
+            for _ in gres_items(as_gres(text) if kind == "gpus" else text, slurm=job.slurm):
                 pass
         case "tres" if job.slurm >= "24.05":
             # The kinds in a list such as cpu=4,gres/gpu:2.

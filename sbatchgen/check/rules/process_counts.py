@@ -39,7 +39,7 @@ ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 def _unstarted_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     tasks = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 1)
-    if tasks < 2 or script.steps or script.starts_unseen:
+    if tasks < 2 or script.steps or script.may_start_hidden_programs:
         return
     if any(launch.mpi or launch.launcher for launch in script.launches):
         return
@@ -98,7 +98,7 @@ def _repeated_launcher(script: JobScript) -> Iterator[Hit]:
             continue  # such torchruns start one process each, and form one group
         what = f"srun starts {name} {tasks} times on a node"
         per_node = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
-        if per_node and launch.number(per_node, launch.step) != tasks:
+        if per_node and launch.option_number(per_node, launch.step) != tasks:
             what = f"srun ignores --ntasks-per-node beside the job's number of tasks: it starts {name} "
             what += f"{tasks} times on a node"
         if workers:
@@ -164,7 +164,7 @@ def _launcher_on_one_node(script: JobScript) -> Iterator[Hit]:
         launcher, context = launch.launcher, launch.command.context
         if launcher is None or launch.step or launch.mpi or context.function or context.loop:
             continue
-        has_no_nodes_option = not PROGRAMS[launcher.name].role("NODES")
+        has_no_nodes_option = not PROGRAMS[launcher.name].option_with_role("NODES")
         if has_no_nodes_option or "hostfile" in launcher.options:
             continue
         yield _single_start_hit(script, launch, launcher, nodes)
@@ -176,13 +176,13 @@ def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
     is_sized = {"nodes", "ntasks-per-node"} & script.options.keys()
     if not nodes or not is_sized or len(launches) != 1:
         return
-    if "array" in script.options or script.is_wrapped or script.named("sbatch"):
+    if "array" in script.options or script.is_submitted_by_script or script.named("sbatch"):
         return  # other jobs may have the other nodes
     launch = launches[0]
     launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
     always_runs = not (context.function or context.loop or context.background or context.branch)
     if launcher and wanted > nodes and always_runs and launcher.name != "deepspeed":
-        option = PROGRAMS[launcher.name].role("NODES")
+        option = PROGRAMS[launcher.name].option_with_role("NODES")
         what = f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has "
         what += f"{counted(nodes, 'node')}"
         fix = f"--{option}=$SLURM_JOB_NUM_NODES, or ask for --nodes={wanted}"
@@ -198,26 +198,27 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
     at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_command_start(launch)}"
-    rank_option = launcher.option(program.role("RANK"))
-    is_static = call is not None and call.is_static
+    rank_option = launcher.option(program.option_with_role("RANK"))
+    is_static = call is not None and call.has_static_ranks
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
         fix = rendezvous.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
     elif rank_option or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
-        option = rank_option.name if rank_option else program.role("RANK").replace("-", "_")
+        option = rank_option.name if rank_option else program.option_with_role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
     elif is_static:
         fix += f", with {rendezvous.RDZV_OPTIONS}"
     if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
-            fix += f"{' and' if ', with' in fix else ', with'} --{program.role('NODES')}=$SLURM_NNODES"
+            option = program.option_with_role("NODES")
+            fix += f"{' and' if ', with' in fix else ', with'} --{option}=$SLURM_NNODES"
         return Hit(at, what, fix, "warning")
     what += f"it waits for {counted(launch.launcher_nodes - 1, 'node')}, where nothing starts it"
     edits: tuple[Edit, ...] = ()
     if launch.launcher_nodes == nodes and not rank_option and "ntasks-per-gpu" not in script.resources:
         start = insert_before(script, word, f"{ONE_ON_EACH_NODE} ")
         address_edits = rendezvous.rendezvous_edits(script, launcher) if is_static else ()
-        has_address = address_edits if is_static else call and call.role_option("HOST")[0]
+        has_address = address_edits if is_static else call and call.role_option("HOST").name
         edits = (*start, *address_edits) if start and has_address else ()
     return Hit(at, what, fix, edits=edits)
 
@@ -236,10 +237,10 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     is_shared = any(launch.command.background for launch in trainings)  # launches may share the job
     for launch in trainings:
         launcher = launch.launcher
-        if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
+        if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned_names:
             continue
         workers, gpus = launch.workers, resources.gpu_count
-        option = launcher.option(PROGRAMS[launcher.name].role("PROCESSES"))
+        option = launcher.option(PROGRAMS[launcher.name].option_with_role("PROCESSES"))
         if workers and gpus and option and launch.step_gpus is None and workers != gpus:
             what = f"{launcher.name} starts {counted(workers, 'process')} per node, but the job has "
             what += f"{counted(gpus, 'GPU')}: "
@@ -282,7 +283,7 @@ def _has_one_process(launch: Launch) -> bool:
     """Return whether a torchrun starts one process by default, as the only task of its node."""
     is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
     call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
-    return call is not None and call.is_one_by_default
+    return call is not None and call.starts_one_by_default
 
 
 @RULES.add(
@@ -309,7 +310,7 @@ def _expected_counts(script: JobScript) -> Iterator[Hit]:
             if unit == "GPU":
                 available = resources.gpu_count
             if unit == "process":  # Lightning compares `devices` with the tasks of srun
-                available = (launch.tasks_per_node or 0) if launch.is_native else 0
+                available = (launch.tasks_per_node or 0) if launch.runs_rank_per_task else 0
             # If the launch uses fewer nodes, other steps may have the rest.
             has_all_nodes = launch.nodes == nodes or "ray start" in script.text
             uses_less = wanted < available and unit != "GPU" and has_all_nodes
@@ -378,7 +379,7 @@ def _ranks_with_one_gpu(script: JobScript) -> Iterator[Hit]:
         binding = "ntasks-per-gpu"
     for launch in script.trainings:
         tasks = launch.tasks_per_node
-        if not binding or not launch.is_native or tasks is None or tasks < 2:
+        if not binding or not launch.runs_rank_per_task or tasks is None or tasks < 2:
             continue
         if launch.step and launch.step.option("gpu-bind") is None:
             what = f"with --{binding} each task sees only its own GPU, as number 0: a program that uses GPU "
@@ -416,7 +417,7 @@ def _ranks_unlike_gpus(script: JobScript) -> Iterator[Hit]:
         return
     for launch in script.trainings:
         tasks = launch.tasks_per_node
-        if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
+        if not launch.runs_rank_per_task or not tasks or tasks < 2 or launch.step_gpus:
             continue
         if tasks != gpus and not launch.command.background:
             fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from sbatchgen.base.errors import did_you_mean
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
-from sbatchgen.check.cluster_facts import GPUS_MAX, PartitionFacts, Qos, has_documented_facts
+from sbatchgen.check.cluster_facts import GPU_HOLDERS, PartitionFacts, Qos, has_documented_facts
 from sbatchgen.check.rules.option_values import time_limit
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.job import NO_PARTITION, Job
@@ -21,7 +21,16 @@ _LIMITS_PAGE = "https://slurm.schedmd.com/resource_limits.html"
 # The rules about the GPUs of all nodes together, whose number a job can lower by asking for fewer nodes.
 GPU_LIMIT_RULES = ("SB224", "SB254")
 # The keys of the limits of a QOS, in a profile.
-_QOS_KEYS = ("time_max", "nodes_max", "cpus_max", "nodes_min", "gpus_min", "cpus_min", "jobs_max", *GPUS_MAX)
+_QOS_KEYS = (
+    "time_max",
+    "nodes_max",
+    "cpus_max",
+    "nodes_min",
+    "gpus_min",
+    "cpus_min",
+    "jobs_max",
+    *GPU_HOLDERS,
+)
 JOB_REFUSED = "Slurm refuses the job"  # the end of a message
 
 
@@ -115,8 +124,8 @@ def _broken_limits(job: Job, name: str, qos: Qos, *, is_refused: bool) -> Iterat
     for key in ("gpus_max_user", "gpus_max_account"):
         maximum = getattr(qos, key)
         if maximum is not None and gpus > maximum:
-            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {GPUS_MAX[key]}: {fate}"
-            why_not = f"its qos '{name}' allows {maximum} GPUs for {GPUS_MAX[key]}"
+            what = f"{gpus} GPUs are over the limit of qos '{name}', {maximum} for {GPU_HOLDERS[key]}: {fate}"
+            why_not = f"its qos '{name}' allows {maximum} GPUs for {GPU_HOLDERS[key]}"
             yield key, Hit(resources.gpu_option, what, _gpu_fix(job, maximum), why_not=why_not)
     if qos.jobs_max is not None and max(job.array_tasks, 1) > qos.jobs_max:
         array = f", and the array has {job.array_tasks}" * bool(job.array)
@@ -129,7 +138,7 @@ def _broken_limits(job: Job, name: str, qos: Qos, *, is_refused: bool) -> Iterat
 def _gpus_above_partition_limit(job: Job) -> Iterator[Hit]:
     gpus = job.resources.gpus_in_all
     for name, partition in job.partitions.items():
-        for key, holder in GPUS_MAX.items():
+        for key, holder in GPU_HOLDERS.items():
             maximum = getattr(partition, key)
             if maximum is not None and gpus > maximum:
                 what = f"{gpus} GPUs are over the limit of partition '{name}', {maximum} for {holder}"

@@ -26,7 +26,7 @@ def refusal(script: JobScript) -> Finding | None:
     If no release of Slurm is named, a refusal is certain only if an old release also refuses the script.
     """
     message = script.sbatch.refusal
-    if message is None or (script.assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
+    if message is None or (script.is_release_assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
         return None
     candidates = (
         finding

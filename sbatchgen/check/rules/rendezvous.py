@@ -157,12 +157,12 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
         if not launcher or not call or nodes < 2 or not launch.step or launch.runs_in_some_tasks:
             continue
         at = script.at_word(launcher.words[0])
-        if not call.knows_others:
+        if not call.may_know_other_nodes:
             yield Hit(at, missing_hosts_message(nodes), deepspeed_fix(), "warning")
-        rank = launcher.option(PROGRAMS[launcher.name].role("RANK"))
+        rank = launcher.option(PROGRAMS[launcher.name].option_with_role("RANK"))
         has_computed_rank = rank and not (launcher.text_of(rank) or "$").isdecimal()
         is_for_one_node = (launch.launcher_nodes or 0) < 2
-        if not call.is_static or is_for_one_node or has_computed_rank or _may_get_rank(launch):
+        if not call.has_static_ranks or is_for_one_node or has_computed_rank or _may_get_rank(launch):
             continue
         if not has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address
@@ -198,7 +198,7 @@ def same_rank_texts(name: str, nodes: int, same_rank: str) -> tuple[str, str]:
 
     `same_rank` is the option in the command, such as node-rank=0; without an option ("") the rank is 0.
     """
-    option = PROGRAMS[name].role("RANK")
+    option = PROGRAMS[name].option_with_role("RANK")
     if name.startswith("accelerate"):  # older releases only know the option with an underscore
         option = option.replace("-", "_")
     fix = f"srun bash -c '{name} ... --{option}=$SLURM_NODEID ...', in single quotes"
@@ -382,7 +382,7 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
             continue
-        for name in ("rdzv-endpoint", PROGRAMS[launcher.name].role("PORT")):
+        for name in ("rdzv-endpoint", PROGRAMS[launcher.name].option_with_role("PORT")):
             option = launcher.option(name)
             pieces = option.value_word.pieces if option and option.value_word else ()
             if option and pieces and pieces[-1].kind == "text":

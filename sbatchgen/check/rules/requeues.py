@@ -45,7 +45,7 @@ def _requeues(script: JobScript) -> list[Command]:
     """Return each `scontrol requeue`, also in the string of a step's shell."""
     commands = [*script.named("scontrol")]
     commands += [
-        command for launch in script.steps for _, body in launch.strings for command in body.commands
+        command for launch in script.steps for _, body in launch.shell_strings for command in body.commands
     ]
     return [command for command in commands if command.arguments[:1] == ["requeue"]]
 

@@ -185,7 +185,7 @@ def _removes_too_much(script: JobScript) -> Iterator[Hit]:
             piece, *rest = word.pieces
             if piece.kind != "variable" or piece.operator or not _NAME.fullmatch(piece.name):
                 continue
-            if piece.name in script.assigned or piece.name in ALWAYS_SET:
+            if piece.name in script.assigned_names or piece.name in ALWAYS_SET:
                 continue
             if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
                 continue
@@ -235,7 +235,9 @@ def _runs_foreign_text(script: JobScript) -> Iterator[Hit]:
     if "eval" not in script.text and " -c" not in script.text:
         return
     for runner, word in _texts_run_as_commands(script):
-        foreign = [name for name in word.variables if name not in script.assigned and name not in ALWAYS_SET]
+        foreign = [
+            name for name in word.variables if name not in script.assigned_names and name not in ALWAYS_SET
+        ]
         if foreign and not word.text.startswith("'"):
             shown = "$" + foreign[0]
             what = f"{shown} comes from outside the script and is run as commands: it decides what the job "
@@ -268,7 +270,7 @@ def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
     matches = dict(_placeholders(script)) | unparsed
     if not matches:
         return
-    first = next(iter(script.unfilled if is_refused else unparsed or matches))
+    first = next(iter(script.person_placeholders if is_refused else unparsed or matches))
     fate = ": bash can't parse the line" if unparsed else ""
     fate = ": sbatch refuses the script" if is_refused else fate
     for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
@@ -291,16 +293,16 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     numbers = {text.count("\n", 0, at) + 1 for at in starts}
     directives = {line.line: line for line in script.sbatch.directives if line.kind in READ_KINDS}
     mail_line = script.at_value("mail-user").line if "mail-user" in script.options else 0
-    for number in sorted(numbers | script.unfilled.keys()):
+    for number in sorted(numbers | script.person_placeholders.keys()):
         line = script.lines[number - 1]
         comment = None if number in directives else _COMMENT.search(line)  # also in a here-document
         end = comment.start() if comment else len(line)
         if number in directives and directives[number].words:
             end = directives[number].words[-1].end - 1
-        match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
+        match = script.person_placeholders.get(number) or UNFILLED.search(line, 0, end)
         is_mail = number == mail_line and not script.is_refused_for_placeholder  # SB129 reports it
         before = line[: match.start()] if match else ""
-        is_in_message = number not in script.unfilled and (
+        is_in_message = number not in script.person_placeholders and (
             "echo" in before or _MESSAGE_START.search(before) or (script.submits and number not in directives)
         )
         if match and not is_mail and not is_in_message:

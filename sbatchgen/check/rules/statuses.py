@@ -60,7 +60,7 @@ def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
 def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
     """Find pipes whose last command gives a task its status, such as bash -c 'python train.py | tee log'."""
     for launch in script.steps:
-        for shell, body in launch.strings if not launch.is_helper else ():
+        for shell, body in launch.shell_strings if not launch.is_helper else ():
             texts = [*shell.options.values(), body.source.text]
             if any("pipefail" in str(text) or "PIPESTATUS" in str(text) for text in texts):
                 continue

@@ -72,7 +72,7 @@ def _unset_names(script: JobScript, setting: Assignment | None) -> Iterator[str]
     if setting and script.body.option_at("nounset", setting.line):
         return  # bash ends at the unset variable, and names it
     for piece in pieces:
-        is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | SITE_VARIABLES
+        is_known = piece.name in script.assigned_names | script.tested_words | ALWAYS_SET | SITE_VARIABLES
         if piece.kind == "variable" and not (is_known or piece.operator or _SLURM_VARIABLE.match(piece.name)):
             yield piece.name
 
@@ -102,7 +102,7 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
             what = f"Slurm {_GRES_REFUSED_SINCE} refuses this step: srun inherits --gpus-per-node, which "
             what += "excludes --gres=gpu"
             fix = f"srun --gpus-per-node={(gres.value or '').partition(':')[2] or 1}"
-            yield Hit(script.at_option_of(gres), what, fix, "info" if script.assumed else None)
+            yield Hit(script.at_option_of(gres), what, fix, "info" if script.is_release_assumed else None)
 
 
 @RULES.add(
@@ -129,7 +129,7 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
                 name = match[1] or match[2]
                 # Later in the text: $NAME or ${NAME}, without a backslash.
                 is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[match.end() :])
-                if is_used and name not in script.assigned and not name.endswith("PATH"):
+                if is_used and name not in script.assigned_names and not name.endswith("PATH"):
                     what = f"this shell expands ${name} before {command.name} reads the text: it is empty "
                     what += "there"
                     yield Hit(script.at_command(command), what, f"<<'{delimiter.text}', or \\${name}")

@@ -74,7 +74,7 @@ def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
         if tasks is None or tasks < 2:
             continue
         names = TASK_VARIABLES if nodes != 1 else TASK_VARIABLES - {"SLURM_NODEID"}
-        if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_nodes_alone:
+        if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_own_nodes:
             names |= NODE_VARIABLES
         for word, name in _expanded_early(script, launch, names):
             has_rendezvous = launch.launcher and launch.launcher.option("rdzv-backend")
@@ -85,7 +85,7 @@ def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
-        if launch.is_native and is_first_native:
+        if launch.runs_rank_per_task and is_first_native:
             is_first_native = False
             for setting, name in _exported_early(script, launch, names):
                 what = f"{setting.name}=${name} is set before srun starts: all {tasks} tasks get the same "
@@ -387,15 +387,15 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
 
 def _same_training_in_each_task(script: JobScript) -> Iterator[Hit]:
     """Find a training that srun starts several times, whose tasks know no other task and save one file."""
-    native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
+    native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
     if not native or script.named("cd") or _TASK_MARKS.search(script.text):
         return
     for launch in native:
         tasks, source = launch.tasks, script.source_of(launch)
-        if source and source.trains_alone and source.saved:
+        if source and source.trains_alone and source.saved_files:
             name = launch.program.name
             what = f"srun starts {name} {tasks} times, and {name} knows nothing of other processes: each "
-            what += f"does the same work and writes {source.saved[0].name}"
+            what += f"does the same work and writes {source.saved_files[0].name}"
             yield Hit(script.at_command(launch.command), what, f"srun --ntasks=1 ... {name}")
             return
 
@@ -405,10 +405,10 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         tasks, has_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
         # Pyxis starts one container for all tasks of a node.
-        has_shared_image = has_shared_node and all(container.pyxis for container in script.containers)
+        has_shared_image = has_shared_node and all(container.is_pyxis for container in script.containers)
         if tasks < 2 or launch.mpi or (script.containers and not has_shared_image):
             continue  # tasks with an image of their own share nothing
-        commands = (command for _, body in launch.strings for command in body.commands)
+        commands = (command for _, body in launch.shell_strings for command in body.commands)
         for command in commands:
             text = command.text + "".join(_variable_values(script, command.text))
             has_own_place = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)

@@ -99,7 +99,7 @@ def _sbatch_call_hits(script: JobScript) -> Iterator[Hit]:
 def _variable_expanded_early(script: JobScript, wrapped: Word) -> Iterator[Hit]:
     """Find a variable of the job in a --wrap that the submitting shell expands."""
     for name in wrapped.variables:
-        if _JOB_VARIABLE.fullmatch(name) and name not in script.assigned:
+        if _JOB_VARIABLE.fullmatch(name) and name not in script.assigned_names:
             what = f"${name} is expanded here, where it is empty, and not in the job"
             yield Hit(script.at_word(wrapped), what, f"\\${name}, or single quotes around the string")
             return
@@ -138,7 +138,9 @@ def _cut_at_comma(value: str) -> tuple[str, str] | None:
     report="https://github.com/nebius/soperator/pull/2316",
 )
 def _step_variables(script: JobScript) -> Iterator[Hit]:
-    names = [name for name in _STEP_VARIABLES if name in script.environment and name not in script.assigned]
+    names = [
+        name for name in _STEP_VARIABLES if name in script.environment and name not in script.assigned_names
+    ]
     if names:
         what = f"{names[0]} in the environment comes from the step of this shell: the job's steps obey it"
         yield Hit(script.at(1), what, f"env -u {' -u '.join(names)} sbatch {script.file}")

@@ -117,7 +117,7 @@ def _unreached_handler(script: JobScript) -> Iterator[Hit]:
         yield Hit("signal", what, to_batch)
         return
     starts_step = any(launch.step or launch.mpi for launch in script.launches)
-    if script.trainings and not script.starts_unseen and not starts_step:
+    if script.trainings and not script.may_start_hidden_programs and not starts_step:
         what = f"--signal={value} goes to srun's steps, but the script starts none: no process gets it"
         yield Hit("signal", what, f"srun {script.trainings[0].program.name}, or {to_batch} and a trap")
 
@@ -139,10 +139,10 @@ def _trainer_without_handler(script: JobScript) -> Iterator[Hit]:
             continue
         source = script.source_of(launch)
         name, to_batch = launch.program.name, f"--signal=B:{signal}@300, and a trap that writes a stop file"
-        if source and source.lacks_handlers:
+        if source and source.lacks_signal_handlers:
             what = f"{name} has no handler for {signal}, which it gets before the time limit: it ends then"
             yield Hit("signal", what, f"signal.signal(signal.SIG{signal}, ...) in {name}{OR}{to_batch}")
-        elif source and signal == "TERM" and source.loses_loaders:
+        elif source and signal == "TERM" and source.loses_data_workers:
             what = f"where Slurm has no cgroups, TERM ends the data loader's workers too: {name} fails at "
             what += "its next batch, before it saves"
             fix = "a worker_init_fn with signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -217,7 +217,7 @@ _DONE_NAME = re.compile(
 
 @RULES.add("SB605", "warning", "a requeue that starts training from scratch", pedantic=True, words=("--req",))
 def _requeue_from_scratch(script: JobScript) -> Iterator[Hit]:
-    if "requeue" not in script.options or not script.trainings or script.starts_unseen:
+    if "requeue" not in script.options or not script.trainings or script.may_start_hidden_programs:
         return
     if not any(word in script.text.lower() for word in RESUME_WORDS):
         what = "--requeue starts the script again from its first line, but nothing in it looks for a "
@@ -228,7 +228,7 @@ def _requeue_from_scratch(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB608", "info", "a long job without checkpoints", words=TRAINING_WORDS)
 def _long_without_checkpoints(script: JobScript) -> Iterator[Hit]:
     time = script.resources.time
-    if time is None or time <= LONG_JOB_S or not script.trainings or script.starts_unseen:
+    if time is None or time <= LONG_JOB_S or not script.trainings or script.may_start_hidden_programs:
         return
     if "signal" not in script.options and not any(word in script.text.lower() for word in SAVE_WORDS):
         what = f"a job of up to {script.option('time')}, but the script does not mention checkpoints: a "
@@ -362,7 +362,7 @@ def _shell_that_keeps_signal(script: JobScript) -> Iterator[Hit]:
 def _server_that_keeps_step(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             if any(command.name in _ENDING_PROGRAMS or command.name == "exec" for command in body.commands):
                 continue
             if all(command.background for command in body.commands):
@@ -408,7 +408,7 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
     for launch in script.steps:
         if (launch.tasks or 0) < 2 or launch.is_helper:
             continue
-        for _, body in launch.strings:
+        for _, body in launch.shell_strings:
             if any(command.name in _ENDING_PROGRAMS for command in body.commands):
                 continue
             background = (other for other in body.commands if other.background)

@@ -38,7 +38,7 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
             continue
         roles = PROGRAMS[mpi.name].roles
         option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
-        count = launch.number(option, mpi)
+        count = launch.option_number(option, mpi)
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
             continue  # --hostfile, --oversubscribe and the like allow other numbers than the job's tasks
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
@@ -64,7 +64,7 @@ def _is_only_work(script: JobScript, launch: Launch) -> bool:
     """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
     is_alone = context.top and not context.loop and not context.background
-    has_other_work = script.starts_unseen or script.steps
+    has_other_work = script.may_start_hidden_programs or script.steps
     return is_alone and not (_THREADS.search(script.text) or has_other_work)
 
 
@@ -83,7 +83,7 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
         return
     for launch in script.trainings:
         step = launch.step
-        if step and launch.is_native and not {"ntasks", "ntasks-per-node"} & step.options.keys():
+        if step and launch.runs_rank_per_task and not {"ntasks", "ntasks-per-node"} & step.options.keys():
             what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
             what += f"--ntasks-per-node={per_node} is only a limit beside it, which Lightning takes for the "
             what += "number"
@@ -103,7 +103,7 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
 )
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
-    if not script.has_nodes_alone or _TASK_OPTIONS & script.options.keys():
+    if not script.has_own_nodes or _TASK_OPTIONS & script.options.keys():
         return
     inherited_cpus = script.resources.cpus_per_task if script.release >= "23.11" else None
     node_cpus = [
@@ -112,7 +112,7 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         step = launch.step
         option = step.option("cpus-per-task") if step else None
-        cpus = launch.number(option, step) if option and step else inherited_cpus
+        cpus = launch.option_number(option, step) if option and step else inherited_cpus
         has_tasks = step is None or _TASK_OPTIONS & step.options.keys()
         if step and cpus and not has_tasks and 2 * cpus <= min(node_cpus or [LEAST_CPUS]):
             what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
@@ -139,8 +139,8 @@ LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give
     report="https://github.com/NVlabs/Long-RL/issues/20",
 )
 def _missing_ranks(script: JobScript) -> Iterator[Hit]:
-    native = [launch for launch in script.trainings if launch.is_native and (launch.tasks or 0) > 1]
-    if not native or script.folder is None or script.starts_unseen or script.named("cd"):
+    native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
+    if not native or script.folder is None or script.may_start_hidden_programs or script.named("cd"):
         return
     if _RANK_NAME.search(script.text):
         return
@@ -149,7 +149,7 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
         if script.containers or not launch.program.name.endswith(".py"):
             continue
         name, source = launch.program.name, script.source_of(launch)
-        if source and source.needs_ranks:
+        if source and source.takes_rank_from_variables:
             what = f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes "
             what += "find each other: it fails, or each trains alone"
             fix = f"srun bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec python {name}', with "

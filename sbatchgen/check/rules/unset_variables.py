@@ -60,12 +60,12 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
         if name in seen or name in unset or may_have_value:
             continue
         if name not in sets:
-            if name not in script.tested:
+            if name not in script.tested_words:
                 unset[name] = use
         elif hit := _use_before_set(script, use, sets[name]):
             seen.add(name)
             yield hit
-    if unset and not (script.sources_commands or script.is_wrapped):
+    if unset and not (script.sources_commands or script.is_submitted_by_script):
         yield from _misnamed(script, unset, sets)
         yield from _only_unset_variable(script, unset)
 
@@ -202,7 +202,7 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
     """
     names = [name for name in unset if not _SITE_NAME.match(name.upper())]
     prepares = script.named("module", "ml", "source", ".", "conda", "spack", *PREPARES)
-    if len(unset) != 1 or len(names) != 1 or not script.assigned:
+    if len(unset) != 1 or len(names) != 1 or not script.assigned_names:
         return
     if prepares and names[0].isupper():
         return  # a module or a sourced file may set the variable

@@ -1,25 +1,25 @@
-"""The indices of --array, as slurmctld of 20.11 to 26.05 reads them."""
+"""Reads the indices in a value of --array, as slurmctld of 20.11 to 26.05 does."""
 
 import re
 
 from sbatchgen.base.units import number
 
-_LARGEST_NUMBER = 10**18  # about the largest long of C
-# 3, 1-9 or 1-9:2%4. A bracket may surround each number, and a missing number is 0.
+_LARGEST_NUMBER = 10**18  # larger numbers are cut to this one, which is about the largest long of C
+# An item is 3, 1-9 or 1-9:2%4. Brackets may be before the first number and after each. A missing number is 0.
 _NUMBER = r"\s*([+-]?[0-9]*)\]?"
 _ITEM = re.compile(rf"\[?{_NUMBER}(?:-{_NUMBER}(?::{_NUMBER})?)?(?:%.*)?", re.DOTALL)
 
 
 def indices(text: str) -> tuple[range, ...] | None:
-    """Return a range of indices for each item of the text; None if slurmctld refuses the text.
+    """Return a range of indices for each item of an --array; None if slurmctld refuses the value.
 
-    MaxArraySize is not checked.
+    The limit MaxArraySize is not checked.
     """
-    ranges = [_indices(item) for item in text.split(",") if item]
-    return None if None in ranges else tuple(indexes for indexes in ranges if indexes is not None)
+    ranges = [_item_indices(item) for item in text.split(",") if item]
+    return None if None in ranges else tuple(item for item in ranges if item is not None)
 
 
-def _indices(item: str) -> range | None:
+def _item_indices(item: str) -> range | None:
     """Return the indices of an item such as 1-9:2; None if slurmctld refuses the item."""
     match = _ITEM.fullmatch(item)
     if match is None:
@@ -31,6 +31,6 @@ def _indices(item: str) -> range | None:
 
 
 def _number(text: str) -> int:
-    """Return the number in digits with or without a sign; 0 for ""."""
+    """Return the number in a text of digits, which may have a sign; 0 for an empty text."""
     value = min(number(text.lstrip("+-")), _LARGEST_NUMBER)
     return -value if text.startswith("-") else value

@@ -1,7 +1,7 @@
-"""Combinations of options that sbatch refuses, and counts of GPUs that do not match.
+"""Checks options together: pairs that sbatch refuses, and counts of GPUs that contradict each other.
 
-The checks of GPUs and other generic resources cover common mistakes: a resource with and without a type,
-shards together with GPUs, and counts for the job, its nodes and its tasks that do not match.
+The checks of GPUs and other generic resources find common mistakes: resources with and without a type, shards
+together with GPUs, and counts for the job, its nodes and its tasks that contradict each other.
 Source: Slurm's gres_job_state_validate, 22.05 to 26.05.
 """
 
@@ -12,18 +12,19 @@ from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.rivals import rivals
 from sbatchgen.check.sbatch.values import RefusedError, count, node_range
 
-INVALID = "Invalid generic resource (gres) specification"
-MIXED = "Invalid GRES specification (with and without type identification)"
+INVALID_GRES = "Invalid generic resource (gres) specification"
+MIXED_TYPES = "Invalid GRES specification (with and without type identification)"
 _FAILED = "Failed to validate job spec"
 _UNLIMITED = 2**32  # more nodes than any job has
-# With these options, counts are not checked: Slurm derives other counts, or another cluster decides.
+# With one of these options, counts are not checked: Slurm derives other counts, or another cluster decides.
 _UNCHECKED = (
     *("clusters", "gpus-per-socket", "ntasks-per-gpu", "ntasks-per-tres", "tres-per-task"),
     *("extra-node-info", "sockets-per-node", "cores-per-socket", "threads-per-core"),
 )
-# What the number in each GPU option is counted for.
+# Each option for GPUs, and the unit to which its number belongs.
 _UNITS = {"gpus": "job", "gpus-per-node": "node", "gpus-per-task": "task"}
-Requests = dict[tuple[str, str], dict[str, int]]  # counts by name and type, then by job, node and task
+# (name, type) of a resource -> unit ("job", "node" or "task") -> the number that is asked for.
+Requests = dict[tuple[str, str], dict[str, int]]
 
 
 def check_options(options: Mapping[str, str], *, slurm: str) -> None:
@@ -44,16 +45,18 @@ def _check_resources(options: Mapping[str, str], slurm: str) -> None:
     for option, since in (("mem-per-gpu", ""), ("cpus-per-gpu", "23.02")):
         if not _is_zero(options.get(option, "0")) and slurm >= since and "gpu" not in names:
             raise RefusedError("did not request any GPU.")
-    if {name for name, kind in requests if kind} & {name for name, kind in requests if not kind}:
-        raise RefusedError(MIXED)
+    with_type = {name for name, type_name in requests if type_name}
+    without_type = {name for name, type_name in requests if not type_name}
+    if with_type & without_type:
+        raise RefusedError(MIXED_TYPES)
     if "cpus-per-gpu" in options:
-        return  # sbatch then takes typed GPUs beside shards, and does not compare counts
+        return  # with this option, sbatch takes typed GPUs together with shards, and compares no counts
     if "gpu" in names and names & {"mps", "shard"}:
-        raise RefusedError(INVALID)
+        raise RefusedError(INVALID_GRES)
     for (name, _), counts in requests.items():
-        fault = next(_faults(name, counts, options, slurm), None)
-        if fault is not None:
-            raise RefusedError(fault)
+        complaint = next(_complaints(name, counts, options, slurm), None)
+        if complaint is not None:
+            raise RefusedError(complaint)
 
 
 def _is_zero(number: str) -> bool:
@@ -62,20 +65,20 @@ def _is_zero(number: str) -> bool:
 
 
 def _requests(options: Mapping[str, str], slurm: str) -> Requests:
-    """Return the counts of GPUs and other generic resources in the options."""
+    """Return the numbers of GPUs and other generic resources for which the options ask."""
     requests: Requests = {}
     for option, unit in _UNITS.items():
         value = options.get(option)
         amounts = gres.gpu_amounts(value, slurm=slurm) or ()
-        # Before 23.02, `--gpus-per-task=a100` means one GPU; later releases read it as 0.
+        # Before 23.02, --gpus-per-task=a100 means one GPU. Later releases read it as 0.
         if option == "gpus-per-task" and slurm < "23.02":
             amounts = amounts or (("", 1),) * bool(value)
         elif option == "gpus-per-task" and not gres.has_count(value or ""):
             continue
-        for kind, amount in amounts:
-            requests.setdefault(("gpu", kind), {})[unit] = amount
-    for name, kind, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
-        requests.setdefault((name, kind), {})["node"] = amount
+        for type_name, amount in amounts:
+            requests.setdefault(("gpu", type_name), {})[unit] = amount
+    for name, type_name, amount in gres.gres_amounts(options.get("gres", ""), slurm=slurm):
+        requests.setdefault((name, type_name), {})["node"] = amount
     return requests
 
 
@@ -90,7 +93,7 @@ def _node_counts(options: Mapping[str, str], slurm: str) -> tuple[int, int]:
 
 
 def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
-    """Return the number of tasks to which --gpus-per-task applies; None if the options leave it open."""
+    """Return the number of tasks of the job; None if the options do not fix the number."""
     if "ntasks" in options:
         return count("ntasks", options["ntasks"], slurm=slurm)
     low, high = _node_counts(options, slurm)
@@ -99,45 +102,51 @@ def _tasks(options: Mapping[str, str], slurm: str) -> int | None:
     return low * count("ntasks-per-node", options.get("ntasks-per-node", "1"), slurm=slurm)
 
 
-def _faults(name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str) -> Iterator[str]:
+def _complaints(
+    name: str, counts: Mapping[str, int], options: Mapping[str, str], slurm: str
+) -> Iterator[str]:
     """Yield sbatch's complaints about the counts of a resource, in the order in which sbatch checks them."""
-    for_job, for_node, for_task = (counts.get(unit, 0) for unit in ("job", "node", "task"))
+    per_job, per_node, per_task = (counts.get(unit, 0) for unit in ("job", "node", "task"))
     low, high = _node_counts(options, slurm)
-    flag, each_node = f"--{name}s", f"--gres={name}/--{name}s-per-node"
-    if for_job and max(for_node, for_task) > for_job:
-        yield f"Failed to ensure {flag} >= {each_node} >= {flag}-per-socket"
-    if for_node and for_job % for_node:
-        yield f"{_FAILED}, {flag} is not multiple of {each_node}"
-    if for_node and for_job and not low <= for_job // for_node <= high:
-        required = f"Based on --{name} and {each_node} required nodes ({for_job // for_node})"
+    job_option, node_options = f"--{name}s", f"--gres={name}/--{name}s-per-node"
+    if per_job and max(per_node, per_task) > per_job:
+        yield f"Failed to ensure {job_option} >= {node_options} >= {job_option}-per-socket"
+    if per_node and per_job % per_node:
+        yield f"{_FAILED}, {job_option} is not multiple of {node_options}"
+    if per_node and per_job and not low <= per_job // per_node <= high:
+        required = f"Based on --{name} and {node_options} required nodes ({per_job // per_node})"
         bounds = f"min_nodes ({low}) and max_nodes ({high}) boundaries."
         yield f"{_FAILED}. {required} doesn't fall between {bounds}"
-    if 0 < for_job < low:
-        yield f"{_FAILED}, {flag} < -N"
-    if for_task:
-        yield from _task_faults(for_job, for_node, for_task, options, slurm)
+    if 0 < per_job < low:
+        yield f"{_FAILED}, {job_option} < -N"
+    if per_task:
+        yield from _task_complaints(per_job, per_node, per_task, options, slurm)
 
 
-def _task_faults(
-    for_job: int, for_node: int, for_task: int, options: Mapping[str, str], slurm: str
+def _task_complaints(
+    per_job: int, per_node: int, per_task: int, options: Mapping[str, str], slurm: str
 ) -> Iterator[str]:
     """Yield sbatch's complaints about GPUs per task, in the order in which sbatch checks them."""
     tasks = _tasks(options, slurm)
-    each_node, each_task = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
-    if for_node and for_task > for_node:
-        yield f"Failed to ensure --gpus >= {each_task}"
-    if for_job % for_task:
-        yield f"{_FAILED}, --gpus not multiple of {each_task}"
-    if for_job and tasks not in (None, for_job // for_task):
-        differ = "number of requested tasks differ from -n/--ntasks."
-        yield f"{_FAILED}. Based on --gpus and {each_task} {differ}"
+    node_options, task_option = "--gres=gpu/--gpus-per-node", "--gpus-per-task"
+    if per_node and per_task > per_node:
+        yield f"Failed to ensure --gpus >= {task_option}"
+    if per_job % per_task:
+        yield f"{_FAILED}, --gpus not multiple of {task_option}"
+    if per_job and tasks not in (None, per_job // per_task):
+        difference = "number of requested tasks differ from -n/--ntasks."
+        yield f"{_FAILED}. Based on --gpus and {task_option} {difference}"
     implies_tasks = slurm < "23.02" and "ntasks-per-node" in options
-    if not (for_job or implies_tasks) and tasks is None:
+    if not (per_job or implies_tasks) and tasks is None:
         or_tres = "" if slurm < "23.02" else " or --tres-per-task"
-        yield f"{_FAILED}. {each_task}{or_tres} used without either --gpus or -n/--ntasks is not allowed."
-    if for_node % for_task:
-        yield f"{_FAILED}, {each_node} not multiple of {each_task}."
-    per_node = options.get("ntasks-per-node")
-    if for_node and per_node and count("ntasks-per-node", per_node, slurm=slurm) != for_node // for_task:
-        differ = "requested number of tasks per node differ from --ntasks-per-node."
-        yield f"{_FAILED}. Based on {each_node} and {each_task} {differ}"
+        yield f"{_FAILED}. {task_option}{or_tres} used without either --gpus or -n/--ntasks is not allowed."
+    if per_node % per_task:
+        yield f"{_FAILED}, {node_options} not multiple of {task_option}."
+    tasks_per_node = options.get("ntasks-per-node")
+    if (
+        per_node
+        and tasks_per_node
+        and count("ntasks-per-node", tasks_per_node, slurm=slurm) != per_node // per_task
+    ):
+        difference = "requested number of tasks per node differ from --ntasks-per-node."
+        yield f"{_FAILED}. Based on {node_options} and {task_option} {difference}"

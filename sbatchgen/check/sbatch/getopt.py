@@ -1,6 +1,6 @@
-"""Reader of options that works like getopt_long for sbatch: it stops at the first word without a dash.
+"""Reads options as sbatch does with getopt_long: it stops at the first word that is not an option.
 
-Source: glibc's getopt_long(3), with the option string "+" and the table of Slurm's release.
+Source: glibc's getopt_long(3), with the option string "+" and the options of a release of Slurm.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from sbatchgen.check.sbatch.header import Token
 from sbatchgen.check.sbatch.option_table import ALIASES, HasArgument, Spec
 from sbatchgen.check.sbatch.values import fold
 
-MAIL_TYPES_REPLACE = "25.05"  # before this release, the events of several --mail-type add up
+MAIL_TYPES_REPLACE = "25.05"  # from this release on, a later --mail-type replaces an earlier one
 
 
 @frozen(kw_only=True, slots=True)
@@ -20,19 +20,18 @@ class Option:
 
     spec: Spec  # the row of the option in the table of options
     word: Token  # the word that names the option, such as -t10 or --part=gpu
-    value: str | None = None  # its argument; None without an argument
-    # The word that holds the argument; `word` in --name=VALUE and -nVALUE.
-    value_word: Token | None = None
-    value_start: int = 0  # the offset of the argument in value_word's text
+    value: str | None = None  # None without a value
+    value_word: Token | None = None  # the word with the value, which is `word` for --name=VALUE and -nVALUE
+    value_start: int = 0  # the offset of the value in the text of `value_word`
 
     @property
     def name(self) -> str:
-        """The long name, also for a shortened name or a letter."""
+        """The long name of the option, whatever short form the script uses."""
         return ALIASES.get(self.spec.name, self.spec.name)
 
     @property
     def line(self) -> int:
-        """The line of the option."""
+        """The number of the line with the option's name."""
         return self.word.line
 
     @property
@@ -43,20 +42,21 @@ class Option:
 
 @frozen(kw_only=True, slots=True)
 class Stop:
-    """The place where getopt stops: its complaint, or a word that is not an option."""
+    """A word at which getopt stops: an option that it refuses, or a word that is no option."""
 
     word: Token
-    complaint: str = ""  # getopt's message; "" for a word that is not an option
+    complaint: str = ""  # getopt's message; "" for a word that is no option
 
 
-def winning_use(before: Option | None, use: Option, slurm: str) -> Option:
-    """Return the use that counts of two uses of an option: the later one, or for --mail-type both together.
+def winning_use(earlier: Option | None, use: Option, slurm: str) -> Option:
+    """Return the use with the value that sbatch takes after two uses of an option: the later one.
 
-    NONE in a list asks for no event. Source: arg_set_mail_type of slurm_opt.c.
+    Before MAIL_TYPES_REPLACE, the result for --mail-type has the events of both uses. A use with NONE has no
+    event. Source: arg_set_mail_type of slurm_opt.c.
     """
-    if before is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
+    if earlier is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
         return use
-    values = [option.value for option in (before, use) if option.value]
+    values = [option.value for option in (earlier, use) if option.value]
     events = [value for value in values if "none" not in fold(value).split(",")]
     return replace(use, value=",".join(dict.fromkeys(",".join(events).split(",")))) if events else use
 
@@ -64,7 +64,7 @@ def winning_use(before: Option | None, use: Option, slurm: str) -> Option:
 def scan(
     words: Sequence[Token], table: Mapping[str, Spec], *, past_stops: bool = False
 ) -> Iterator[Option | Stop]:
-    """Yield the options in words, and a Stop where getopt stops; with `past_stops`, continue after a Stop."""
+    """Yield the options in words, and a Stop where getopt stops. With `past_stops`, go on after a Stop."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -79,15 +79,16 @@ def scan(
         else:
             items = [*_letter_options(word, following, table)]
         yield from items
-        for last in items[-1:]:
+        if items:
+            last = items[-1]
             if isinstance(last, Stop) and not past_stops:
                 return
             last_word = last.word if isinstance(last, Stop) else last.value_word
-            at += last_word is following  # the next word was the argument, or the word after --
+            at += last_word is following  # the following word is a value, or the word after --
 
 
 def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
-    """Return the option in a word such as --nodes=2; `following` is the next word."""
+    """Return the option in a word such as --nodes=2; `following` is the next word, which may be its value."""
     name, equals, value = word.text[2:].partition("=")
     exact = table.get(name)
     matching = [exact] if exact else [spec for spec in table.values() if spec.name.startswith(name)]
@@ -106,7 +107,7 @@ def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]
 def _letter_options(
     word: Token, following: Token | None, table: Mapping[str, Spec]
 ) -> Iterator[Option | Stop]:
-    """Yield the options in a word of letters, such as -HO or -n4, up to a letter that names none."""
+    """Yield the options in a word of letters, such as -HO or -n4, up to a letter that names no option."""
     for end, letter in enumerate(word.text[1:], start=2):
         spec = next((spec for spec in table.values() if spec.short == letter), None)
         if spec is None:
@@ -122,9 +123,9 @@ def _letter_options(
 def _option(
     spec: Spec, word: Token, following: Token | None, attached: str | None, complaint: str
 ) -> Option | Stop:
-    """Return an option with its argument: `attached` to its word, or the following word.
+    """Return an option with its value: `attached`, from the end of its word, or the following word.
 
-    If neither is there, the result is a Stop with the complaint.
+    If an option needs a value and has none, the result is a Stop with the complaint.
     """
     if attached is not None:
         start = len(word.text) - len(attached)

@@ -1,7 +1,7 @@
-"""The header of a script: whether sbatch accepts the file, the directives, and their words.
+"""The header of a script as sbatch reads it: the directives and their words, and files that sbatch refuses.
 
-sbatch has its own rules of quoting, not those of a shell. Source: Slurm's sbatch, releases 20.11 to 26.05,
-and the behaviour of sbatch 22.05.8.
+sbatch has rules of quoting that differ from those of a shell. Source: Slurm's sbatch, releases 20.11 to
+26.05, and the behaviour of sbatch 22.05.8.
 """
 
 import re
@@ -12,20 +12,20 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.check.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import major_release
 from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
-_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)  # the start of a line without a #
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)  # the start of a line that is no comment
 # A line that may be a directive. The pattern starts with the literal #, so that the search is fast. Its
 # repetition is bounded, as each # of a long line may start a match.
 _CANDIDATE = re.compile(r"#(?<!##)[ \t#]{0,99}(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)
-# Such as ` #SBATCH`, `# SBATCH` and `##SBATCH`.
+# A line that sbatch ignores, such as ` #SBATCH`, `# SBATCH` and `##SBATCH`.
 _LOOKALIKE = re.compile(r"[ \t]*#+[ \t]*#*[ \t]*SBATCH(?![A-Za-z_])", re.IGNORECASE)
-_DISABLED = re.compile(r"##|#[ \t]+##")  # also `# ##SBATCH`
+_DISABLED = re.compile(r"##|#[ \t]+##")  # the start of `##SBATCH` and `# ##SBATCH`
 # A piece of a word: plain characters, an escaped character, or a quoted string.
 _PIECE = r"""[^ \t\v\f\r\\"'#]+|\\[^ \t\v\f\r]|"[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'"""
-# Before 24.05, `\ ` ended a word; from 24.05 on, it is a space in the word.
+# Before 24.05, a backslash and a space end a word. Since 24.05 they are a space in the word.
 _WORDS = {  # whether a word may hold an escaped space -> the pattern of a word
     False: re.compile(rf"(?:{_PIECE})*"),
     True: re.compile(rf"(?:{_PIECE}|\\ )*"),
@@ -33,8 +33,10 @@ _WORDS = {  # whether a word may hold an escaped space -> the pattern of a word
 _PIECES = re.compile(rf"{_PIECE}|\\ ")
 _QUOTING = re.compile(r"""["'\\#]""")  # a word without these characters stays as it is
 _ESCAPE = re.compile(r"\\(.)")
+# The word in `#SBATCH hetjob`, which starts the next component of a heterogeneous job.
 _SEPARATOR = re.compile(f"(?:packjob|hetjob)(?=[{BLANKS}]|\\Z)", re.IGNORECASE | re.ASCII)
-_FOREIGN_LINES = 100  # sbatch looks for #PBS and #BSUB up to this number of lines without a #
+# sbatch reads a #PBS or #BSUB line only if at most this number of lines before it begin without a #.
+_FOREIGN_LINE_LIMIT = 100
 
 _DIRECTIVE_OF_SLURM = re.compile(r"^[ \t]*#[ \t#]*(?:SBATCH|SLURM)\b", re.MULTILINE | re.IGNORECASE)
 # The directives of other schedulers. Sources: qsub(1) of PBS, of Grid Engine and of Cobalt, bsub(1) of LSF,
@@ -49,7 +51,7 @@ _SCHEDULERS = {
 
 
 class Kind(Enum):
-    """The kind of a line that looks like a directive, as sbatch reads the line."""
+    """The kinds of lines that are directives for sbatch, or look like directives."""
 
     SBATCH = "directive"
     SEPARATOR = "start of the next component"
@@ -67,17 +69,17 @@ _MARKS = {"#SBATCH": Kind.SBATCH, "#SLURM": Kind.SBATCH, "#PBS": Kind.PBS, "#BSU
 
 @frozen(kw_only=True, slots=True)
 class Token:
-    """An argument without its quotes and escapes, as sbatch reads it. Lines and columns count from 1."""
+    """A word of a directive without its quotes and escapes. Lines and columns count from 1."""
 
-    text: str  # the argument
+    text: str
     line: int
-    column: int  # the column where the argument starts
-    end: int  # the column after the argument
+    column: int  # the column where the word starts
+    end: int  # the column after the word
 
     def span(self, start: int) -> tuple[int, int]:
-        """Return the first and the end column without the first `start` characters.
+        """Return the first column of the word without its first `start` characters, and the column after it.
 
-        If the argument is quoted, its whole word counts, as the columns of its characters are not known.
+        For a quoted word the result is its whole span, as the columns of its characters are not known.
         """
         is_plain = self.end - self.column == len(self.text)
         return self.column + start * is_plain, self.end
@@ -91,19 +93,19 @@ class Directive:
     text: str
     line: int  # the number of the line
     column: int  # the column of the #
-    # The number of its component in a heterogeneous job, from 0. It is -1 for a line that sbatch ignores, and
-    # for #PBS and #BSUB, which count for each component.
+    # The number of the component of a heterogeneous job, from 0. It is -1 for a line that sbatch ignores, and
+    # for #PBS and #BSUB lines, which are for all components.
     component: int = -1
-    words: tuple[Token, ...] = ()  # the arguments; empty for a line that sbatch ignores
-    fault: Message | None = None  # the error of this line that ends sbatch, such as an open quote
+    words: tuple[Token, ...] = ()  # empty for a line that sbatch ignores
+    fault: Message | None = None  # the error for which sbatch refuses the line, such as an open quote
 
 
 class OtherScheduler(NamedTuple):
-    """Another scheduler than Slurm, and its directives in a script."""
+    """A scheduler other than Slurm, and its directives in a script."""
 
-    name: str
-    lines: tuple[int, ...]  # the numbers of its directives
-    mark: str  # the first word of its first directive, such as #PBS
+    name: str  # such as PBS
+    lines: tuple[int, ...]  # the numbers of the lines with directives
+    mark: str  # the start of each directive, such as #PBS
 
 
 def check_file(script: bytes) -> None:
@@ -121,9 +123,9 @@ def check_file(script: bytes) -> None:
 
 
 def other_scheduler(text: str) -> OtherScheduler | None:
-    """Return the scheduler whose directives a script has before its first command.
+    """Return the scheduler, other than Slurm, for which a script has directives before its first command.
 
-    The result is None without such directives, and if any line looks like a directive of Slurm.
+    None without such directives, or if a line looks like a directive of Slurm.
     """
     if _DIRECTIVE_OF_SLURM.search(text):
         return None
@@ -136,24 +138,24 @@ def other_scheduler(text: str) -> OtherScheduler | None:
 
 
 def directives(text: str, *, slurm: str) -> tuple[Directive, ...]:
-    """Return the directives of a script, and the lines that look like directives, in order."""
-    # Without an escaped space in the text, all releases read the same words, so one cached result serves all.
-    takes_escaped_space = line_of(slurm) >= "24.05" or "\\ " not in text
-    return _directives(text, takes_escaped_space=takes_escaped_space)
+    """Return the lines of a script that are directives or look like directives, as a release reads them."""
+    # Without an escaped space in the text, all releases read the same words, and share one cached result.
+    takes_escaped_space = major_release(slurm) >= "24.05" or "\\ " not in text
+    return _cached_directives(text, takes_escaped_space=takes_escaped_space)
 
 
-@lru_cache(maxsize=2)  # rules read a script as several releases do
-def _directives(text: str, *, takes_escaped_space: bool) -> tuple[Directive, ...]:
-    """Return the lines of `directives`; a word may hold an escaped space if `takes_escaped_space`."""
-    return tuple(_directive_lines(text, takes_escaped_space=takes_escaped_space))
+@lru_cache(maxsize=2)  # rules read the same script for several releases
+def _cached_directives(text: str, *, takes_escaped_space: bool) -> tuple[Directive, ...]:
+    """Return the result of `directives`; `takes_escaped_space` says how to read words, as in _WORDS."""
+    return tuple(_find_directives(text, takes_escaped_space=takes_escaped_space))
 
 
-def _directive_lines(text: str, *, takes_escaped_space: bool) -> Iterator[Directive]:
-    """Yield the lines of `directives`."""
+def _find_directives(text: str, *, takes_escaped_space: bool) -> Iterator[Directive]:
+    """Yield the lines that are directives or look like directives."""
     command = _COMMAND.search(text)
-    end = command.start() if command else len(text)
-    component, number = 0, 1  # the number of the current component, and of the current line
-    comments, at = 0, 0  # the lines with a # that were passed, and the offset of the current line
+    first_command = command.start() if command else len(text)
+    component, number = 0, 1  # the numbers of the current component and the current line
+    comments, at = 0, 0  # the number of earlier lines that begin with #, and the offset of the current line
     for match in _CANDIDATE.finditer(text):
         start = text.rfind("\n", at, match.start()) + 1 or at
         line = text[start : match.end()]
@@ -165,14 +167,16 @@ def _directive_lines(text: str, *, takes_escaped_space: bool) -> Iterator[Direct
         mark = next((mark for mark in _MARKS if line.startswith(mark)), "")
         kind = _MARKS.get(mark)
         if kind in FOREIGN_KINDS:
-            if number - comments - 2 <= _FOREIGN_LINES:  # neither the first line nor this line counts
-                yield _read_directive(line, number, -1, mark, takes_escaped_space=takes_escaped_space)
-        elif kind and at > end:
+            if (
+                number - comments - 2 <= _FOREIGN_LINE_LIMIT
+            ):  # sbatch counts neither the first line nor this line
+                yield _parse_directive(line, number, -1, mark, takes_escaped_space=takes_escaped_space)
+        elif kind and at > first_command:
             yield Directive(kind=Kind.LATE, text=line, line=number, column=1)
         elif kind:
             separator = _SEPARATOR.match(line, _skip_blanks(line, len(mark)))
             component += separator is not None
-            directive = _read_directive(
+            directive = _parse_directive(
                 line, number, component, mark, takes_escaped_space=takes_escaped_space
             )
             yield replace(directive, kind=Kind.SEPARATOR) if separator else directive
@@ -182,10 +186,10 @@ def _directive_lines(text: str, *, takes_escaped_space: bool) -> Iterator[Direct
             yield Directive(kind=kind, text=line, line=number, column=column)
 
 
-def _read_directive(
+def _parse_directive(
     line: str, number: int, component: int, mark: str, *, takes_escaped_space: bool
 ) -> Directive:
-    """Return a line that starts with `mark` as a directive, with its words up to a fault."""
+    """Return the directive in a line that starts with `mark`, with its words up to a fault."""
     at = _skip_blanks(line, len(mark))
     words: list[Token] = []
     fault = ""
@@ -197,10 +201,11 @@ def _read_directive(
         elif line[stop : stop + 1] in ("'", '"'):
             fault = f"Unmatched `{line[stop]}` in [{line[at:]}]"
         text = _unquoted(line[start:stop])
-        if fault or not text:  # no word follows: the line ends, a comment begins, or quotes are empty
+        if fault or not text:  # no word follows: the line ends, a comment begins, or the quotes are empty
             break
         words.append(Token(text=text, line=number, column=start + 1, end=stop + 1))
-        at = stop + (line[stop : stop + 1] == "\\")  # past the backslash of an escaped space that ends a word
+        ends_with_backslash = line[stop : stop + 1] == "\\"  # of an escaped space that ends the word
+        at = stop + ends_with_backslash
     return Directive(
         kind=_MARKS[mark],
         text=line,

@@ -1,7 +1,7 @@
-"""Lists in the values of options, as slurmctld reads them: dependencies, features and licences.
+"""Reads the lists in --dependency, --constraint and --licenses, as slurmctld does.
 
+The functions do not know which jobs, features or licences exist, and ignore numbers of features.
 Source: update_job_dependency, build_feature_list and _build_license_list of slurmctld, 22.05 to 26.05.
-The readers ignore counts of features in brackets, and do not know which jobs, features or licences exist.
 """
 
 import re
@@ -13,17 +13,17 @@ from sbatchgen.check.sbatch.values import fold
 _KINDS = ("after", "afterany", "afterok", "afternotok", "aftercorr", "afterburstbuffer", "expand")
 # The text after a job id, such as _3 in 12_3 or +5 in 12+5, is not checked.
 _JOB_ID = re.compile(r"\s*[+-]?0*[1-9][0-9]*([_+].*)?", re.DOTALL)
-_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")  # a text with at most one pair of brackets
-# Features that are joined only by & or only by |, such as a100&ib.
+_BRACKETS = re.compile(r"[^\[\]]*(?:\[[^\[\]]+\][^\[\]]*)?")  # a text with one pair of brackets at most
+# Features that are joined only by & and commas, or only by |, such as a100&ib and a100|v100.
 _FLAT = re.compile(r"[^&|,*\[\]()]+(?:[&,][^&|,*\[\]()]+)*|[^&|,*\[\]()]+(?:\|[^&|,*\[\]()]+)*")
-_PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")  # a text whose parentheses are in pairs
+_PARENTHESES = re.compile(r"[^()]*(?:\([^()*]+\)[^()]*)*")  # a text where each parenthesis is closed
 _LICENSE = re.compile(r"\s*([^:=\s]*)(?:[:=](.*))?", re.DOTALL | re.ASCII)  # such as matlab:2
 
 
 def check_dependency(text: str) -> None:
-    """Raise ValueError with the reason if slurmctld refuses the conditions of a --dependency.
+    """Raise ValueError, with the reason, if slurmctld refuses a --dependency, such as afterok:12,singleton.
 
-    Texts with brackets or parentheses, such as 1(failed), are not checked.
+    A text with brackets or parentheses, such as 1(failed), is not checked.
     """
     if text in ("", "0") or "(" in text or "[" in text:
         return
@@ -43,9 +43,10 @@ def check_dependency(text: str) -> None:
 
 
 def features(text: str) -> tuple[str, ...]:
-    """Return the names of the features in a list, with repetitions.
+    """Return the names of the features in a --constraint, such as a100 and ib of a100&ib, with repetitions.
 
-    Raises ValueError, with the reason, if slurmctld refuses the list on any cluster.
+    Raises:
+        ValueError: slurmctld refuses the list on each cluster, for the reason in the error.
     """
     text = text.replace(",", "&")
     if not _BRACKETS.fullmatch(text) or not _PARENTHESES.fullmatch(text):
@@ -57,12 +58,12 @@ def features(text: str) -> tuple[str, ...]:
 
 
 def is_flat(text: str) -> bool:
-    """Return whether a list joins features only by & or only by |, without counts and brackets."""
+    """Return whether a --constraint joins features only by & or only by |, without numbers and brackets."""
     return bool(_FLAT.fullmatch(text))
 
 
-def matches(text: str, node_features: Collection[str]) -> bool:
-    """Return whether a node with these features may match the list; true for a list that is not flat."""
+def may_match(text: str, node_features: Collection[str]) -> bool:
+    """Return whether a node with these features may match a --constraint; true if that is not flat."""
     if not is_flat(text):
         return True
     names = re.split(r"[&,|]", text)
@@ -71,9 +72,10 @@ def matches(text: str, node_features: Collection[str]) -> bool:
 
 
 def licenses(text: str) -> dict[str, int]:
-    """Return the requested number of each licence: 1 for a plain name, 0 for a number without digits.
+    """Return the requested number of each licence: 1 for matlab, 2 for matlab:2, 0 for matlab: and no digits.
 
-    Raises ValueError, with the reason, if slurmctld refuses the list on any cluster.
+    Raises:
+        ValueError: slurmctld refuses the list on each cluster, for the reason in the error.
     """
     counts: dict[str, int] = {}
     for item in filter(None, re.split("[,;|]", text)):

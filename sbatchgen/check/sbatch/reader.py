@@ -1,16 +1,16 @@
-"""Reader of scripts that works like sbatch: directives, options, and the reason of a refusal.
+"""Reads a script as sbatch does: its directives, its options, and the message with which sbatch refuses it.
 
     script = read_script(text, slurm="22.05")
     script.options["time"].value        # "1:30:00"
     script.refusal                      # the message with which sbatch refuses the script, or None
 
-The reader judges as sbatch does before sbatch asks slurmctld, and holds no rules. It knows less than sbatch:
+The reader makes the checks that sbatch makes before it asks slurmctld. It knows less than sbatch:
 - It opens no file that an option names (--nodefile, --bbf, --export-file, a --nodelist with a slash), and
   looks up no users (--uid, --gid), other clusters (--clusters), SBATCH_ variables or settings of slurm.conf.
 - It knows the options of a site's plugins only from its caller.
-- It does not translate #PBS and #BSUB lines. In scripts with such lines, combinations of options pass.
+- It does not translate #PBS and #BSUB lines. In a script with such lines it does not check options together.
 - It accepts some rare values that sbatch refuses.
-A change between 22.05 and 26.05 counts from the first release whose source has the change.
+Between 22.05 and 26.05, a change of sbatch counts from the first release that has it in its source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,19 +20,19 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.combination import check_options
 from sbatchgen.check.sbatch.getopt import Option, Stop, scan, winning_use
 from sbatchgen.check.sbatch.header import FOREIGN_KINDS, READ_KINDS, Directive, check_file, directives
-from sbatchgen.check.sbatch.option_table import Spec, line_of, specs
+from sbatchgen.check.sbatch.option_table import Spec, major_release, specs
 from sbatchgen.check.sbatch.rivals import hint_rivals
 from sbatchgen.check.sbatch.values import Message, RefusedError, check_value
 
-MAX_COMPONENTS = 128  # components of a heterogeneous job; Slurm takes no more
+MAX_COMPONENTS = 128  # Slurm takes no more components of a heterogeneous job
 
 
 @dataclass(kw_only=True, slots=True)
 class Component:
-    """A component of a heterogeneous job; other jobs have a single component."""
+    """A component of a heterogeneous job. Any other job has a single component."""
 
-    options: dict[str, Option]  # the use that counts of each option, by long name
-    uses: list[Option] = field(default_factory=list)  # each use of an option that sbatch reached, in order
+    options: dict[str, Option]  # long name of an option -> its winning use
+    uses: list[Option] = field(default_factory=list)  # all uses of options up to a refusal, in their order
 
 
 @frozen(kw_only=True, slots=True)
@@ -41,8 +41,8 @@ class Script:
 
     directives: tuple[Directive, ...]  # the lines that are directives, or look like directives
     components: tuple[Component, ...]  # the components of the job; the last component may be incomplete
-    refusal: Message | None  # sbatch's message if sbatch refuses the script without asking slurmctld
-    has_foreign: bool  # whether sbatch takes options from #PBS or #BSUB lines, which are not read here
+    refusal: Message | None  # the message if sbatch refuses the script without asking slurmctld
+    has_foreign: bool  # whether sbatch also takes options from #PBS or #BSUB lines, which this reader ignores
 
     @property
     def options(self) -> Mapping[str, Option]:
@@ -51,12 +51,15 @@ class Script:
 
 
 def read_script(text: str | bytes, *, slurm: str = "22.05", plugin_options: Iterable[Spec] = ()) -> Script:
-    """Read a script as sbatch of a release with plugins does; raise ValueError for an unknown release."""
+    """Return a script as sbatch of a release reads it; raise ValueError for an unknown release.
+
+    `plugin_options` are the options that plugins add to sbatch.
+    """
     script = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
     lines = directives(script.decode("utf-8", "surrogateescape"), slurm=slurm)
     table = specs(slurm) | {spec.name: spec for spec in plugin_options}
     components: list[Component] = []
-    refusal, has_foreign, release = None, False, line_of(slurm)
+    refusal, has_foreign, release = None, False, major_release(slurm)
     try:
         check_file(script)
         for component_lines in _component_lines(lines):
@@ -82,7 +85,7 @@ def _read_options(
         component.uses.append(option)
         if option.spec.early:
             continue
-        if option.name != "hint":  # sbatch drops a --hint beside its rivals, which later lines may hold
+        if option.name != "hint":  # --hint is checked last, as sbatch ignores it if a later line has a rival
             _check_option(option, slurm)
         component.options[option.name] = winning_use(component.options.get(option.name), option, slurm)
     hint = component.options.get("hint")
@@ -100,7 +103,7 @@ def _check_option(option: Option, slurm: str) -> None:
 
 
 def _component_lines(lines: Iterable[Directive]) -> list[list[Directive]]:
-    """Return the directives of each component, in order."""
+    """Return the directives of each component, for the first MAX_COMPONENTS components."""
     lines_read = [line for line in lines if line.kind in READ_KINDS]
     count = 1 + max((line.component for line in lines_read), default=0)
     numbers = range(min(count, MAX_COMPONENTS))
@@ -108,7 +111,7 @@ def _component_lines(lines: Iterable[Directive]) -> list[list[Directive]]:
 
 
 def _scanned_options(lines: Sequence[Directive], table: Mapping[str, Spec]) -> Iterator[Option]:
-    """Yield the options of a component; raise RefusedError at an error that ends sbatch."""
+    """Yield the options in the lines of a component; raise RefusedError where sbatch refuses a word."""
     for line in lines:
         if line.fault:
             raise RefusedError(*line.fault)

@@ -1,21 +1,21 @@
-"""Options of sbatch that exclude each other, with the first release that refuses both."""
+"""Lists the pairs of options that sbatch refuses together, with the first release that refuses them."""
 
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 
 class Rivals(NamedTuple):
-    """Two options that exclude each other."""
+    """Two options that sbatch refuses together."""
 
-    first: str  # the name of an option
-    second: str  # the name of the other option
-    since: str  # the first release that refuses both
-    before: str  # the behaviour of older releases; "" if all known releases refuse both
-    message: str  # what sbatch prints
+    first: str  # the long name of one option
+    second: str  # the long name of the other option
+    since: str  # the first release that refuses the pair
+    before: str  # in words, the behaviour of older releases; "" if all known releases refuse the pair
+    message: str  # the message of sbatch
 
 
 class Options(Protocol):
-    """The options of a script or a job, of which only the names count."""
+    """The names of the options that a script or a job sets."""
 
     def __contains__(self, option: str, /) -> bool: ...
 
@@ -24,6 +24,7 @@ _MEMORY = "--mem, --mem-per-cpu, and --mem-per-gpu are mutually exclusive."
 _PER_GPU = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
 _OPTIONS_ARE = "options are mutually exclusive"
 _LAST = "the last one counts"
+# sbatch itself misspells --thread-spec in one of these messages.
 RIVALS = (
     Rivals("mem", "mem-per-cpu", "20.11", "", _MEMORY),
     Rivals("mem", "mem-per-gpu", "20.11", "", _MEMORY),
@@ -40,12 +41,12 @@ RIVALS = (
 
 
 def rivals(options: Options) -> Iterator[Rivals]:
-    """Yield the pairs of given options that exclude each other."""
+    """Yield the pairs of RIVALS with two set options."""
     return (pair for pair in RIVALS if pair.first in options and pair.second in options)
 
 
 def hint_rivals(options: Options, slurm: str) -> list[str]:
-    """Return the given options that make sbatch drop --hint."""
-    later = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
-    names = ("ntasks-per-core", "threads-per-core", "extra-node-info", *later)
+    """Return the names of set options for which sbatch ignores --hint."""
+    added_later = ("cores-per-socket", "sockets-per-node") if slurm >= "25.11" else ()
+    names = ("ntasks-per-core", "threads-per-core", "extra-node-info", *added_later)
     return [name for name in names if name in options]

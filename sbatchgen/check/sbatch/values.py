@@ -1,7 +1,7 @@
-"""The values that sbatch itself checks: times, sizes, counts, signals and words.
+"""The values that sbatch checks before it asks slurmctld: times, sizes, counts, signals and words.
 
-sbatch of each release refuses the values that this module refuses. Some rare values pass here, and sbatch
-refuses them. Source: sbatch(1), Slurm 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
+sbatch refuses each value that this module refuses. A few rare values pass here although sbatch refuses them.
+Source: sbatch(1), Slurm 22.05 to 26.05, and the behaviour of sbatch 22.05.8 and 26.05.5.
 """
 
 import re
@@ -22,35 +22,38 @@ MAIL_EVENTS = frozenset(_MAIL_EVENTS.split())
 _SIGNAL = re.compile(r"(R?B?R?):?\s*[+-]?(?:SIG)?(\w+)\s*(@\s*\+?([0-9]*))?", re.IGNORECASE | re.ASCII)
 _SIGNAL_NAMES = "HUP INT QUIT ABRT KILL ALRM TERM USR1 USR2 URG CONT STOP TSTP TTIN TTOU XCPU CHLD PIPE"
 _SIGNALS = frozenset(_SIGNAL_NAMES.split())
-_DEFAULT_LEAD_S, _LEAD_MAX_S = 60, 0xFFFF  # seconds before the time limit: without @, and at most
-_COUNT = re.compile(r"\s*\+?([0-9]+)")
-_NEGATIVE = re.compile("-[0-9]+")
+_DEFAULT_LEAD_S = 60  # seconds between the signal and the time limit, without @
+_LARGEST_LEAD_S = 0xFFFF  # the largest number after @ that sbatch takes
+_COUNT = re.compile(r"\s*\+?([0-9]+)")  # such as 4 and +4
+_NEGATIVE = re.compile("-[0-9]+")  # such as -1
 _DAYS = re.compile("[0-9]+-")  # a time that is only days, such as 2-
 _NODE_COUNT = "[0-9]+(?:-[0-9]+(?::[0-9]+)?)?"  # such as 4, 2-8 and 1-15:4
-_NODE_LIST = re.compile(f"(?=.*[,:]){_NODE_COUNT}(?:,{_NODE_COUNT})*")
-# A range of nodes, such as 4, 2-8, 1k and 2-.
+_NODE_LIST = re.compile(f"(?=.*[,:]){_NODE_COUNT}(?:,{_NODE_COUNT})*")  # such as 2,4,8 and 1-15:4
+# A range of nodes, such as 4, 2-8 and 1k.
 _NODE_RANGE = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
-# Parts of _PATTERNS, by the option whose values they match.
-_RLIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"  # --propagate: CORE
-_GPU_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"  # --gpu-freq: memory=high
-# --begin and --deadline: a day, a date such as 2026-01-31 or 1/31/26, 23:59, 9:30 am, noon, now+2hours.
+# The constants up to _CPU_GOVERNOR are parts of _PATTERNS. Their comments show values that they match.
+_RLIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"  # --propagate=CORE
+_GPU_CLOCK = r"((memory=)?(low|medium|highm1|high|\d+)|verbose)"  # --gpu-freq=memory=high
+# --begin and --deadline. _DATE matches 2026-01-31, 1/31/26, 1.31 and 013126, but not 2026-01-1.
 _DAY = "(0?[1-9]|[12][0-9]|3[01])"
 _DATE = (
     rf"[0-9]{{4}}-(0[1-9]|1[0-2])-(?!\d\b){_DAY}|(0?[1-9]|1[0-2])[/.]{_DAY}([/.][0-9]{{2}})?"
     r"|(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])([0-9]{2})?"
 )
-_HOUR = "([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?"
-_AM_PM = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"
-# sbatch takes a capital T for the separator between a date and an hour.
+_HOUR = "([01]?[0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?"  # 23:59
+_AM_PM = r"(0?[0-9]|1[0-2]):[0-5][0-9](:[0-5][0-9])?\s*[ap]m"  # 9:30 am
+# noon, today. Not Today: sbatch takes its capital T for the separator between a date and an hour.
 _TIME_WORD = r"(?-i:t)(oday|omorrow|eatime)|midnight|noon|fika|elevenses|uts[0-9]+"
+# now+2hours
 _FROM_NOW = rf"now\s*([+-]\s*[0-9]+\s*((second|minute|hour|day|week)s?\s*({_TIME_WORD})?)?\s*)?"
-_SAMPLING = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"  # --acctg-freq: task=30
-# --mem-bind: local or map_mem:0,1. After it --gres-flags.
+_SAMPLING = "([0-9]|(task|energy|network|filesystem)=[0-9])[^,]*"  # --acctg-freq=task=30
+# --mem-bind=local, --mem-bind=map_mem:0,1
 _MEM_BIND = "(quiet|q|verbose|v|none|no|rank|local|prefer|p|sort|nosort|help|ma(p|sk)_mem:[0-9a-fx,]+)"
+# --gres-flags=enforce-binding
 _GRES_SHARING = "(disable-binding|enforce-binding|(one-task|multiple-tasks)-per-sharing)"
-# --cpu-freq: 2400000, high, performance.
-_CPU_CLOCK = "([1-9]|lo|hi|me)[^:-]*"  # sbatch compares the first two letters of a word
-_CPU_GOVERNOR = "(co|on|pe|po|us|sc)[^:-]*"
+# --cpu-freq=2400000 and --cpu-freq=high; of a word, sbatch compares the first two letters.
+_CPU_CLOCK = "([1-9]|lo|hi|me)[^:-]*"
+_CPU_GOVERNOR = "(co|on|pe|po|us|sc)[^:-]*"  # --cpu-freq=performance
 _PATTERNS = {  # kind of value in options.txt -> all values that sbatch of any release takes
     "acctg-freq": f"(({_SAMPLING})?(,|$))*",
     "cpu-freq": f"{_CPU_CLOCK}|{_CPU_GOVERNOR}|{_CPU_CLOCK}-{_CPU_CLOCK}(:(?!.*,){_CPU_GOVERNOR})?",
@@ -77,7 +80,8 @@ _PATTERNS = {  # kind of value in options.txt -> all values that sbatch of any r
     "yes-no": "yes|no",
     "zero-one": r"|\s*\+?0*[01]",
 }
-# Patterns of some releases: kind of value, the first release, the first release after the last, the pattern.
+# Further patterns that values must match in some releases: the kind of value, the first of these releases,
+# the first release after them, and the pattern.
 _RELEASE_PATTERNS = (
     ("gres-flags", "", "23.11", "(disable|enforce)-binding"),
     ("cpu-freq", "26.05", "99", "[0-9]+|[^0-9][^-]*|.*:.*"),
@@ -101,21 +105,21 @@ _MESSAGES = {  # kind of value -> sbatch's message for the option {0} with the v
 class Message(NamedTuple):
     """A message of sbatch that refuses a script."""
 
-    text: str = ""  # the most telling part of the message; "" if sbatch only prints a help text
-    line: int = 0  # the line that the message is about; 0 for no single line
+    text: str = ""  # the part of the message that names the reason; "" if sbatch only prints a help text
+    line: int = 0  # the line that the message is about; 0 if it is about several lines
     column: int = 0  # the column in the line
 
 
 class RefusedError(Exception):
-    """The refusal of a job by sbatch; the arguments make a Message."""
+    """Raised for a job that sbatch refuses; the arguments are the fields of a Message."""
 
 
 class Signal(NamedTuple):
-    """A value of --signal: flags ("R", "B"), the signal's number, and the seconds before the time limit."""
+    """A value of --signal, such as B:USR1@120."""
 
-    flags: str
-    number: int
-    seconds: int
+    flags: str  # "B", "R", both or none
+    number: int  # the number of the signal
+    seconds: int  # how long before the time limit Slurm sends the signal
 
 
 def check_value(option: str, text: str, *, slurm: str) -> None:
@@ -126,7 +130,7 @@ def check_value(option: str, text: str, *, slurm: str) -> None:
     elif kind == "nodes":
         node_range(text, slurm=slurm)
     elif kind == "gres" and fold(text) in ("help", "list"):
-        raise RefusedError
+        raise RefusedError  # sbatch prints a help text and ends
     elif not (_is_accepted(kind, text) and _is_accepted_in_release(slurm, kind, text)):
         raise RefusedError(_MESSAGES.get(kind, "Invalid --{0} specification").format(option, text))
 
@@ -142,12 +146,12 @@ def _is_accepted(kind: str, text: str) -> bool:
 
 
 def _matches(pattern: str, text: str) -> bool:
-    """Return whether a pattern matches a whole text, in any case."""
+    """Return whether a pattern matches a whole text. Capitals do not matter."""
     return re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII | re.DOTALL) is not None
 
 
 def _is_accepted_in_release(slurm: str, kind: str, text: str) -> bool:
-    """Return whether sbatch of this release takes a value that sbatch of any release takes."""
+    """Return whether sbatch of a release takes a value that `_is_accepted` accepts."""
     for name, since, before, pattern in _RELEASE_PATTERNS:
         if name == kind and since <= slurm < before and not _matches(pattern, text):
             return False
@@ -171,7 +175,7 @@ def count(option: str, text: str, *, slurm: str) -> int:
 
 
 def minutes(text: str) -> int | None:
-    """Return the minutes of a time limit, rounded up; INFINITE without a limit, None for an invalid time."""
+    """Return the minutes of a time limit, rounded up; INFINITE for no limit, None for an invalid time."""
     if fold(text) in ("infinite", "unlimited") or _NEGATIVE.fullmatch(text):
         return INFINITE  # Slurm takes a negative time for a very long time
     seconds = units.seconds(f"{text}0" if _DAYS.fullmatch(text) else text)
@@ -179,14 +183,15 @@ def minutes(text: str) -> int | None:
 
 
 def mebibytes(text: str) -> int | None:
-    """Return the MiB of a memory size; None for an invalid size."""
+    """Return the MiB of a memory size, such as 4096 for 4G; None for an invalid size."""
+    # sbatch takes a plus sign, and a minus sign before 0.
     return units.mebibytes(re.sub(r"^\s*(?:\+|-(?=0+(?![0-9])))?", "", text))
 
 
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     """Return the smallest and the largest number of nodes; raise RefusedError if sbatch refuses the text.
 
-    Since 23.02 the text may be a list, such as 2,4,8 or 1-15:4.
+    The largest number is 0 in 2-0, which means no largest number. Since 23.02 the text may be a list.
     """
     if slurm >= "23.02" and _NODE_LIST.fullmatch(text):
         counts = [units.number(digits) for digits in re.findall("[0-9]+", text.partition(":")[0])]
@@ -197,20 +202,20 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     low = _nodes(match[1], match[2]) if match[1] else 1
     if not match[3]:
         return low, low
-    high = _nodes(match[4], match[5]) if match[4] else -1
+    high = _nodes(match[4], match[5]) if match[4] else -1  # sbatch refuses 2- with this number
     if high and high < low:
         raise RefusedError(f"Maximum node count {high} is less than minimum node count {low}")
     return low, high
 
 
 def _nodes(digits: str, letters: str) -> int:
-    """Return the number in a count of nodes such as 2k; sbatch reads only the first letter."""
+    """Return the number in a count of nodes, such as 2048 for 2k; sbatch reads only the first letter."""
     factors = {"k": 1024, "m": 1024**2}
     return units.number(digits) * (factors[letters[0].lower()] if letters else 1)
 
 
 def read_signal(text: str) -> Signal | None:
-    """Return the value of a --signal; None for an invalid value."""
+    """Return the parts of a value of --signal; None for an invalid value."""
     match = _SIGNAL.fullmatch(text.strip(BLANKS))
     if match is None:
         return None
@@ -218,4 +223,4 @@ def read_signal(text: str) -> Signal | None:
     number = units.number(name) if name.isdecimal() else 0
     number = signals.Signals[f"SIG{name}"] if name in _SIGNALS else number
     lead = units.number(match[4]) if match[3] else _DEFAULT_LEAD_S
-    return Signal(match[1].upper(), int(number), lead) if number and lead <= _LEAD_MAX_S else None
+    return Signal(match[1].upper(), int(number), lead) if number and lead <= _LARGEST_LEAD_S else None

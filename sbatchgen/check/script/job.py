@@ -1,4 +1,4 @@
-"""A job, which is a script or a resolved job, and the facts of its cluster, as rules judge them."""
+"""The common base of a script and a resolved job as rules judge them, with the facts of the cluster."""
 
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from sbatchgen.check.cluster_facts import KnownCluster, PartitionFacts, User
 from sbatchgen.check.script.resource_request import ResourceRequest
 
 DEFAULT_SLURM = NEWEST  # the release for scripts and profiles that name no release
-OLD_SLURM = "22.05"  # still in wide use; if no release is named, rules report options that came later
-# The end of a message: the effect of --environment, an option of CSCS's container engine, in a directive.
+OLD_SLURM = "22.05"  # a release in wide use; without a named release, rules report options that came later
+# The end of messages about --environment, an option of CSCS's container engine, in a directive.
 CONTAINER_EFFECT = "puts the whole script into the container, where srun and scontrol may be missing or fail"
 NO_CLUSTER = KnownCluster(name=Text("unknown"), url=Text(""), checked=Text(""))
 NO_PARTITION = PartitionFacts()  # a partition without known facts
@@ -23,10 +23,10 @@ class Job:
 
     profile: KnownCluster = NO_CLUSTER  # the facts of the cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
-    # Whether no release is named. An error that older releases do not raise is a warning then.
-    assumed: bool = False
-    makes_log_folders: bool = False  # whether the folders of the logs are made before the submission
-    folder: Path | None = None  # the folder of the submission; None if unknown
+    # Whether nobody names the release. Then an error that an older release does not raise is a warning.
+    is_release_assumed: bool = False
+    makes_log_folders: bool = False  # whether the submission makes the folders of the logs
+    folder: Path | None = None  # the folder in which sbatch is called; None if unknown
 
     is_script = False  # True for a JobScript
 
@@ -37,7 +37,7 @@ class Job:
 
     @property
     def knows_cluster(self) -> bool:
-        """Whether the job's cluster is known."""
+        """Whether the facts of the job's cluster are known."""
         return self.profile is not NO_CLUSTER
 
     @property
@@ -61,8 +61,8 @@ class Job:
         return False
 
     @property
-    def fits_nowhere(self) -> bool:
-        """Whether sbatchgen had to choose a partition, and no partition fits."""
+    def fits_no_partition(self) -> bool:
+        """Whether sbatchgen had to choose a partition, and the job fits none."""
         return False
 
     @property
@@ -71,13 +71,13 @@ class Job:
         return bool(self.resources.partitions)
 
     @property
-    def why_nowhere(self) -> str:
+    def why_no_partition_fits(self) -> str:
         """Why no partition fits; "" if other rules report the reason."""
         return ""
 
     @property
-    def is_wrapped(self) -> bool:
-        """Whether another script submits the job, and may add options."""
+    def is_submitted_by_script(self) -> bool:
+        """Whether another script seems to submit the job. This script may add options."""
         return False
 
     @cached_property
@@ -87,7 +87,7 @@ class Job:
         return {name: known[name] for name in self.resources.partitions if name in known}
 
     @property
-    def has_nodes_alone(self) -> bool:
+    def has_own_nodes(self) -> bool:
         """Whether the job shares its nodes with no other job."""
         return self.resources.is_exclusive or any(
             partition.exclusive for partition in self.partitions.values()
@@ -104,7 +104,7 @@ class Job:
 
     @cached_property
     def site_env(self) -> set[tuple[str, str]]:
-        """The names and values of the variables that the cluster sets in jobs, with any launcher."""
+        """The names and values of the variables that the cluster sets in jobs, whatever their launcher."""
         return {variable for facts in (self.profile, *self.partitions.values()) for variable in facts.job_env}
 
     def option(self, name: str) -> str:
@@ -117,7 +117,7 @@ class Job:
 
     @cached_property
     def array(self) -> tuple[range, ...]:
-        """The indices of the job's array; () without an array, or if slurmctld refuses the array (SB140)."""
+        """The indices of the job's array, as ranges; () without an array, or for an invalid one (SB140)."""
         if not self.option("array"):
             return ()
         from sbatchgen.check.sbatch.array import indices  # only arrays need the module
@@ -130,9 +130,9 @@ class Job:
         return sum(map(len, self.array))
 
     def at_option(self, option: str) -> Place:
-        """Return the place of an option."""
+        """Return the place where an option was written."""
         return self.resources.place(option)
 
     def at_value(self, option: str) -> Place:
-        """Return the place of the value of an option."""
+        """Return the place where the value of an option was written."""
         return self.at_option(option)

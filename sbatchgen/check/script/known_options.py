@@ -1,4 +1,4 @@
-"""Options that sbatch itself lacks: options of srun, options of plugins, and old names of options."""
+"""Knows options that sbatch itself lacks: options of srun, options of plugins, and old names of options."""
 
 import re
 from collections.abc import Iterable
@@ -15,18 +15,18 @@ RENAMED = dict(pair.split("=") for pair in _NAMES["renamed"])  # an old name of 
 
 
 def plugin_specs(names: Iterable[str]) -> tuple[Spec, ...]:
-    """Return options of plugins as rows of a table; the option takes a value if its name ends in =."""
+    """Return options of plugins as Specs. A name that ends in = is an option with a value."""
     kinds = {True: HasArgument.REQUIRED, False: HasArgument.NONE}
     return tuple(Spec(name.rstrip("="), "", kinds[name.endswith("=")]) for name in names)
 
 
-PYXIS = plugin_specs(_NAMES["pyxis"])
+PYXIS = plugin_specs(_NAMES["pyxis"])  # the options of pyxis, a plugin for containers
 PYXIS_NAMES = frozenset(spec.name for spec in PYXIS)
 
 
 @cache
 def known_plugins() -> tuple[Spec, ...]:
-    """Return the options of well-known plugins, except pyxis."""
+    """Return the options of well-known plugins other than pyxis."""
     return plugin_specs(name for kind, names in _NAMES.items() if kind.startswith("others") for name in names)
 
 
@@ -37,7 +37,7 @@ def _plugin_option() -> re.Pattern[str]:
 
 
 def known_plugins_in(text: str) -> tuple[Spec, ...]:
-    """Return the options of well-known plugins that a text names; most texts name none."""
+    """Return the options of well-known plugins that a text names."""
     if not _plugin_option().search(text):
         return ()
     return tuple(spec for spec in known_plugins() if f"--{spec.name}" in text)
@@ -51,11 +51,11 @@ def is_misspelt_option(name: str, slurm: str) -> bool:
 
 
 def known_specs(slurm: str, plugins: Iterable[Spec] = ()) -> dict[str, Spec]:
-    """Return all options that a directive may have, by long name: of sbatch, pyxis and these plugins."""
+    """Return the options that a directive may have, by long name: those of sbatch, pyxis and `plugins`."""
     return specs(slurm) | {spec.name: spec for spec in (*PYXIS, *plugins)}
 
 
 @lru_cache(maxsize=1024)
-def releases(name: str) -> tuple[str, ...]:
+def releases_with_option(name: str) -> tuple[str, ...]:
     """Return the releases of Slurm that have an option, oldest first."""
     return tuple(release for release in RELEASES if name in specs(release))

@@ -1,29 +1,31 @@
-"""The first place where a program certainly fails without the variables of a rank, which a launcher sets.
+"""The first place where a Python program certainly fails without the variables of its rank, such as RANK.
 
-A program may work without a variable that it reads in a condition or a try, or in a function that it may not
-call.
+A launcher sets these variables. A program may work without a variable that it reads in a condition or in a
+try, or in a function that it may not call. So this module looks only at statements that run in any case.
 """
 
 import ast
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.check.script.saved_files import called
+from sbatchgen.check.script.saved_files import called_name
 
 # torchrun sets these variables, and so do rendered scripts in which srun starts the ranks.
 RANK_VARIABLES = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-DEPTH_MAX = 12  # calls within calls
+DEPTH_MAX = 12  # calls within calls that are followed
+# Functions that end the program, or replace it by another.
 _ENDING_CALLS = frozenset(
     ("exit", "_exit", "abort", "execv", "execve", "execvp", "execvpe", "execl", "execlp")
 )
-# Decorators after which a call of the function still runs its body at once.
+# Decorators that do not keep a call of the function from running its body at once.
 _HARMLESS_DECORATORS = frozenset(("record", "main", "command", "option", "cache", "lru_cache"))
-_CATCHING_CONTEXTS = frozenset(("suppress", "raises", "assertRaises"))  # in `with`, they catch exceptions
+_CATCHING_CONTEXTS = frozenset(("suppress", "raises", "assertRaises"))  # a `with` of these catches exceptions
 # With these arguments, init_process_group does not take the rank from the environment. None stands for **.
-_OTHER_SOURCES = frozenset(("init_method", "store", "rank", "world_size", None))
-# Statements whose blocks may not run.
+_OTHER_RANK_ARGUMENTS = frozenset(("init_method", "store", "rank", "world_size", None))
+# Statements with blocks that may not run.
 _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 
 
@@ -31,75 +33,87 @@ _BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.Match)
 class RankNeed:
     """A place where a program fails unless a variable is set."""
 
-    variable: str  # the variable, such as "RANK"
+    variable: str  # such as "RANK"
     line: int
     file: Path
 
 
-def needs_rank(first: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None:
+class _Function(NamedTuple):
+    """A function of the program, and the file that defines it."""
+
+    definition: ast.FunctionDef
+    file: Path
+
+
+def first_rank_need(main_file: Path, trees: Mapping[Path, ast.Module]) -> RankNeed | None:
     """Return the first place where a program certainly needs its rank; None without such a place.
 
-    `trees` are the program's modules, `first` is the module that is started.
+    `main_file` is the module that is started. `trees` are all modules of the program, by their files.
     """
-    if any(map(_may_be_set, trees.values())):
+    if main_file not in trees or any(map(_may_set_variable, trees.values())):
         return None
     functions = [
-        (node, file)
+        _Function(node, file)
         for file, tree in trees.items()
         for node in tree.body
         if isinstance(node, ast.FunctionDef)
     ]
-    count = Counter(node.name for node, _ in functions)
+    counts = Counter(function.definition.name for function in functions)
     # A call of a name that several modules define is not followed.
-    followed = {
-        node.name: (node, file) for node, file in functions if count[node.name] == 1 and _runs_at_once(node)
+    followed_functions = {
+        function.definition.name: function
+        for function in functions
+        if counts[function.definition.name] == 1 and _runs_at_once(function.definition)
     }
-    return _Walk(followed).block(trees[first].body, first) if first in trees else None
+    return _Walk(followed_functions).first_need(trees[main_file].body, main_file)
 
 
-def _may_be_set(tree: ast.Module) -> bool:
-    """Return whether a module names a variable of ranks without reading it, and so may set it."""
-    reads = Counter[str]()  # the number of times that an expression reads or tests each variable
+def _may_set_variable(tree: ast.Module) -> bool:
+    """Return whether a module may set a variable of the rank: not each mention of its name is a read."""
+    reads = Counter[str]()  # how often the module reads or tests each variable
     for node in ast.walk(tree):
-        if (name := _read_variable(node)) in RANK_VARIABLES:
+        if (name := _variable_read_by(node)) in RANK_VARIABLES:
             reads[name] += 1
-        elif isinstance(node, ast.Call) and called(node) in ("get", "getenv") and node.args:
-            reads[_text(node.args[0])] += 1
+        elif isinstance(node, ast.Call) and called_name(node) in ("get", "getenv") and node.args:
+            reads[_string(node.args[0])] += 1
         elif isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
-            reads[_text(node.left)] += 1
-    mentions = Counter(_text(node) for node in ast.walk(tree))
+            reads[_string(node.left)] += 1
+    mentions = Counter(_string(node) for node in ast.walk(tree))
     return any(mentions[name] != reads[name] for name in RANK_VARIABLES)
 
 
 def _runs_at_once(function: ast.FunctionDef) -> bool:
-    """Return whether a call of a function runs the body at once: no generator, no unknown decorator."""
+    """Return whether a call of a function runs its body at once: no generator, and no unknown decorator."""
     yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
     names = {_last_name(decorator) for decorator in function.decorator_list}
     return not yields and names <= _HARMLESS_DECORATORS
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the last name of an expression or of the function that it calls: environ of os.environ."""
+    """Return the last name of an expression or of the function that it calls: environ for os.environ."""
     node = node.func if isinstance(node, ast.Call) else node
     return str(getattr(node, "attr", None) or getattr(node, "id", ""))
 
 
-class _MayLeave(Exception):  # noqa: N818 - no error
-    """The signal that a statement may leave the function or the program: no later statement surely runs."""
+class _MayLeaveError(Exception):
+    """Raised at a statement that may leave the function or end the program: later statements may not run."""
 
 
 class _Walk:
-    """A walk through the statements that certainly run, in their order."""
+    """A walk through the statements and expressions that certainly run, in their order.
 
-    def __init__(self, functions: Mapping[str, tuple[ast.FunctionDef, Path]]) -> None:
-        self.functions = functions  # the functions whose calls are followed, each with its file
-        self.inside: list[str] = []  # the names of the functions that the walk is in
+    The methods yield the needs of a rank that they meet.
+    """
 
-    def block(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
-        """Return the first need of a rank in statements; None without such a need."""
+    def __init__(self, functions: Mapping[str, _Function]) -> None:
+        self.functions = functions  # the functions that are followed in calls, by their names
+        self.call_stack: list[str] = []  # the names of the functions that the walk has entered
+
+    def first_need(self, body: Sequence[ast.stmt], file: Path) -> RankNeed | None:
+        """Return the first need of a rank in the statements of a file; None without such a need."""
         try:
             return next(self._statements(body, file), None)
-        except _MayLeave:
+        except _MayLeaveError:
             return None
 
     def _statements(self, body: Sequence[ast.stmt], file: Path) -> Iterator[RankNeed]:
@@ -107,35 +121,43 @@ class _Walk:
             yield from self._statement(statement, file)
 
     def _statement(self, statement: ast.stmt, file: Path) -> Iterator[RankNeed]:
+        """Yield the needs in the parts of a statement that certainly run.
+
+        Raises:
+            _MayLeaveError: No later statement certainly runs.
+        """
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             return
         if isinstance(statement, ast.With):
             items = [item.context_expr for item in statement.items]
             yield from self._expressions(items, file)
             if not _CATCHING_CONTEXTS.isdisjoint(map(_last_name, items)):
-                return  # a missing variable does no harm in the block
+                return  # in this block, the error of a missing variable is caught
             yield from self._statements(statement.body, file)
         elif isinstance(statement, ast.If) and _is_main(statement.test):
             yield from self._statements(statement.body, file)
         elif isinstance(statement, ast.Try) and not statement.handlers:
             yield from self._statements([*statement.body, *statement.orelse, *statement.finalbody], file)
         elif isinstance(statement, _BRANCHES):
-            # The blocks may not run, but the test of an if or the iterable of a for is always evaluated.
-            head = getattr(statement, "test", None) or getattr(statement, "iter", None)
-            yield from self._expressions([head] if head else [], file)
-            if any(map(_leaves, ast.walk(statement))):
-                raise _MayLeave
+            # The blocks may not run, but Python always evaluates the test of an if and the iterable of a for.
+            header = getattr(statement, "test", None) or getattr(statement, "iter", None)
+            yield from self._expressions([header] if header else [], file)
+            if any(map(_leaves_function, ast.walk(statement))):
+                raise _MayLeaveError
         else:
             yield from self._expressions(ast.iter_child_nodes(statement), file)
-            if isinstance(statement, ast.Return | ast.Raise) or any(map(_leaves, ast.walk(statement))):
-                raise _MayLeave
+            if isinstance(statement, ast.Return | ast.Raise) or any(
+                map(_leaves_function, ast.walk(statement))
+            ):
+                raise _MayLeaveError
 
     def _expressions(self, nodes: Iterable[ast.AST], file: Path) -> Iterator[RankNeed]:
         for node in nodes:
             yield from self._expression(node, file)
 
     def _expression(self, node: ast.AST, file: Path) -> Iterator[RankNeed]:
-        # `parts` are the parts of the expression that are always evaluated.
+        """Yield the needs in an expression, and in the function that it calls."""
+        # `parts` are the parts of the expression that Python always evaluates.
         if isinstance(node, ast.Lambda | ast.GeneratorExp):
             return
         if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp):
@@ -149,7 +171,7 @@ class _Walk:
         else:
             parts = ast.iter_child_nodes(node)
         yield from self._expressions(parts, file)
-        variable = _read_variable(node)
+        variable = _variable_read_by(node)
         if variable in RANK_VARIABLES:
             yield RankNeed(variable, getattr(node, "lineno", 0), file)
         if isinstance(node, ast.Call):
@@ -158,17 +180,17 @@ class _Walk:
             yield from self._call(node)
 
     def _call(self, node: ast.Call) -> Iterator[RankNeed]:
-        """Yield the need of a rank in the function that a call runs, if the program defines the function."""
+        """Yield the first need of a rank in the function of the program that a call runs."""
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        if name in self.functions and name not in self.inside and len(self.inside) < DEPTH_MAX:
-            function, file = self.functions[name]
-            self.inside.append(name)
-            need = self.block(function.body, file)
-            self.inside.pop()
+        if name in self.functions and name not in self.call_stack and len(self.call_stack) < DEPTH_MAX:
+            function = self.functions[name]
+            self.call_stack.append(name)
+            need = self.first_need(function.definition.body, function.file)
+            self.call_stack.pop()
             if need:
                 yield need
-            if any(map(_ends, ast.walk(function))):
-                raise _MayLeave
+            if any(map(_ends_program, ast.walk(function.definition))):
+                raise _MayLeaveError
 
 
 def _is_main(test: ast.expr) -> bool:
@@ -176,32 +198,32 @@ def _is_main(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and getattr(test.left, "id", "") == "__name__"
 
 
-def _leaves(node: ast.AST) -> bool:
+def _leaves_function(node: ast.AST) -> bool:
     """Return whether a node leaves its function or ends the program."""
-    return isinstance(node, ast.Return | ast.Raise) or _ends(node)
+    return isinstance(node, ast.Return | ast.Raise) or _ends_program(node)
 
 
-def _ends(node: ast.AST) -> bool:
+def _ends_program(node: ast.AST) -> bool:
     """Return whether a node ends the program, such as sys.exit() or os.execv()."""
-    return isinstance(node, ast.Call) and called(node) in _ENDING_CALLS
+    return isinstance(node, ast.Call) and called_name(node) in _ENDING_CALLS
 
 
-def _read_variable(node: ast.AST) -> str:
+def _variable_read_by(node: ast.AST) -> str:
     """Return the NAME that os.environ[NAME] reads; "" for other expressions."""
     if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
         return ""
-    return _text(node.slice) if _last_name(node.value) == "environ" else ""
+    return _string(node.slice) if _last_name(node.value) == "environ" else ""
 
 
-def _text(node: ast.AST) -> str:
-    """Return the text of a string; "" for other nodes."""
+def _string(node: ast.AST) -> str:
+    """Return the text of a node that is a string; "" for other nodes."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def _joins_group(call: ast.Call) -> bool:
     """Return whether a call is an init_process_group() that takes the rank from the environment."""
     arguments = {keyword.arg: keyword.value for keyword in call.keywords}
-    if "init_method" in arguments and _text(arguments["init_method"]) == "env://":
+    if "init_method" in arguments and _string(arguments["init_method"]) == "env://":
         del arguments["init_method"]
-    has_other_source = len(call.args) > 1 or not _OTHER_SOURCES.isdisjoint(arguments)
-    return called(call) == "init_process_group" and not has_other_source
+    has_other_source = len(call.args) > 1 or not _OTHER_RANK_ARGUMENTS.isdisjoint(arguments)
+    return called_name(call) == "init_process_group" and not has_other_source

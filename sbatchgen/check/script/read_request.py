@@ -1,4 +1,4 @@
-"""Reader of a script's request of Slurm. An option whose value sbatch can't read counts as missing."""
+"""Reads the request that a script's options make of Slurm, as a ResourceRequest."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,17 +13,17 @@ from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 T = TypeVar("T")
 
 
-def resources(
+def read_request(
     options: Mapping[str, Option],
     *,
     slurm: str,
     at: Callable[[Option], Place],
-    nowhere: Place,
+    unset_place: Place,
     default_partition: str | None,
 ) -> ResourceRequest:
-    """Return the request in a script's options.
+    """Return the request that a script's options make of Slurm.
 
-    `at` gives the place of an option, and `nowhere` is the place shown for a missing option.
+    An option with a value that sbatch can't read counts as unset. `at` returns the place of an option.
     """
     text = {name: use.value or "" for name, use in options.items()}
     nodes_min, nodes_max = _read(partial(node_range, slurm=slurm), text.get("nodes")) or (None, None)
@@ -34,7 +34,7 @@ def resources(
     return ResourceRequest(
         options=text,
         places={name: at(use) for name, use in options.items()},
-        nowhere=nowhere,
+        unset_place=unset_place,
         nodes_min=nodes_min,
         nodes_max=nodes_max,
         ntasks=number_of("ntasks"),
@@ -56,7 +56,7 @@ def resources(
 
 
 def _read(reader: Callable[[str], T], text: str | None) -> T | None:
-    """Return the value that a reader finds in a text; None without a text, or if sbatch refuses it."""
+    """Return the value that a reader finds in a text; None if the text is None or sbatch refuses it."""
     try:
         return None if text is None else reader(text)
     except RefusedError:
@@ -64,7 +64,7 @@ def _read(reader: Callable[[str], T], text: str | None) -> T | None:
 
 
 def _seconds(text: str) -> int | None:
-    """Return the seconds of a time limit, in whole minutes; UNLIMITED for no limit, None if malformed."""
+    """Return the seconds of a time limit, in whole minutes; UNLIMITED for no limit, None if it is invalid."""
     limit = minutes(text)
     if limit is None:
         return None

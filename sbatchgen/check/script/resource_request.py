@@ -1,6 +1,7 @@
-"""The request that a resolved job or a script makes of Slurm: nodes, tasks, CPUs, GPUs, memory and time.
+"""The request of a script or a resolved job: nodes, tasks, CPUs, GPUs, memory and time.
 
-Source of the grammar of --gres and --gpus, and of which option wins: sbatch(1), gres.html, Slurm 22.05.
+From its options, a request derives what the job gets on a node and in total. Source: sbatch(1) and gres.html,
+Slurm 22.05.
 """
 
 from __future__ import annotations
@@ -13,33 +14,36 @@ from sbatchgen.base.frozen import cached_property
 from sbatchgen.base.keys import record
 from sbatchgen.check.sbatch.gres import split_gpu_items
 
-GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # each may ask for all GPUs of a job
-UNLIMITED = 1 << 40  # the number of seconds that means --time=UNLIMITED or --time=0
+GPU_OPTIONS = ("gpus", "gpus-per-node", "gpus-per-task", "gres")  # each of them may ask for a job's GPUs
+UNLIMITED = 1 << 40  # the number of seconds that stands for --time=UNLIMITED and --time=0
 
-Amounts = tuple[tuple[str, int], ...]  # each type ("" for any type) and its count
+Amounts = tuple[tuple[str, int], ...]  # types of GPUs ("" for any type), each with a number
 
 
 def split_among_nodes(total: int, nodes: int, node_size: int | None = None) -> tuple[int, ...]:
-    """Return the shares of a total number of GPUs or tasks that Slurm gives to idle nodes of one kind.
+    """Return how many GPUs or tasks of a total each node gets, if all nodes are idle and alike.
 
-    Each node gets at least one, and the first nodes get all that they have: `node_size`, None if unknown.
-    On nodes that other jobs use, Slurm splits the total differently.
+    Slurm fills the first nodes, and leaves at least one GPU or task for each other node. `node_size` is the
+    number that fits on a node; None if unknown. Nodes that other jobs use get other shares.
     Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
     """
     shares = []
-    for nodes_left in range(nodes - 1, -1, -1):  # the nodes after this one, which need one each
-        shares.append(max(min(total - nodes_left, node_size or total), 0))
+    for later_nodes in range(nodes - 1, -1, -1):
+        shares.append(max(min(total - later_nodes, node_size or total), 0))
         total -= shares[-1]
     return tuple(shares)
 
 
 @record
 class ResourceRequest:
-    """A job's request; None for an option that is not set. Memory is in MiB, times are in seconds."""
+    """The options with which a job asks for resources; None is an unset option.
 
-    options: Mapping[str, str]  # the value of each option, as text, by Slurm's long name; "" for a flag
-    places: Mapping[str, Place]  # where each option was written
-    nowhere: Place = field(default_factory=Place)  # the place shown for an unset option
+    Memory is in MiB, and times are in seconds.
+    """
+
+    options: Mapping[str, str]  # long name of each set option -> its value as text; "" for a flag
+    places: Mapping[str, Place]  # long name of each set option -> where it was written
+    unset_place: Place = field(default_factory=Place)  # the place that messages show for an unset option
     nodes_min: int | None = None
     nodes_max: int | None = None
     ntasks: int | None = None
@@ -51,24 +55,24 @@ class ResourceRequest:
     gpus_per_node: Amounts | None = None
     gpus_per_task: Amounts | None = None
     gres: tuple[tuple[str, str, int], ...] = ()  # the name, the type and the count of each item, per node
-    mem: int | None = None  # of each node; 0 for all memory
+    mem: int | None = None  # per node; 0 for all memory of a node
     mem_per_cpu: int | None = None
     mem_per_gpu: int | None = None
     time: int | None = None
     time_min: int | None = None
     default_partition: str | None = None
-    processes_per_node: int | None = None  # the processes that a launcher starts on a node; None if unknown
+    processes_per_node: int | None = None  # how many processes a launcher starts on a node; None if unknown
 
     def place(self, option: str) -> Place:
-        """Return the place where an option was written."""
-        return self.places.get(option, self.nowhere)
+        """Return the place where an option was written, or the place for unset options."""
+        return self.places.get(option, self.unset_place)
 
     def __contains__(self, option: str) -> bool:
         return option in self.options
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether the job gets whole nodes, apart from memory; --exclusive=user does not.
+        """Whether the job gets all CPUs and GPUs of its nodes by --exclusive, but not by --exclusive=user.
 
         Source: sbatch(1), --exclusive.
         """
@@ -93,24 +97,24 @@ class ResourceRequest:
     def with_most_nodes(self, nodes_max: int | None) -> ResourceRequest:
         """Return the request with the largest number of nodes that Slurm may give the job.
 
-        `nodes_max` is how many nodes a job may have; None if unknown.
+        `nodes_max` is the limit of nodes for any job; None if unknown.
         """
         if self.nodes_min is not None:
             return replace(self, nodes_min=self.nodes_max or self.nodes_min)
         # Without --nodes, Slurm may give each task or each GPU a node of its own.
-        useful = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
-        return replace(self, nodes_min=min(nodes_max or useful, self.ntasks or useful))
+        usable_nodes = max(self.ntasks or 1, *(count for _, count in self.gpus or ()), 1)
+        return replace(self, nodes_min=min(nodes_max or usable_nodes, self.ntasks or usable_nodes))
 
     @property
     def tasks_per_node(self) -> int:
-        """The tasks on the busiest node."""
+        """The number of tasks on a node; the largest number if the tasks are spread evenly."""
         if self.ntasks_per_node:
             return self.ntasks_per_node
         return -(-self.ntasks // max(self.nodes, 1)) if self.ntasks else 1
 
     @cached_property
     def gpus_on_node(self) -> Amounts:
-        """The type and number of the GPUs on a node; on the busiest node if Slurm distributes the GPUs."""
+        """The types of the GPUs on a node, each with its number. Those of --gpus count as spread evenly."""
         from_gres = tuple((gpu_type, count) for name, gpu_type, count in self.gres if name == "gpu" and count)
         if from_gres:
             return from_gres
@@ -124,7 +128,7 @@ class ResourceRequest:
 
     @property
     def gpus_in_all(self) -> int:
-        """The number of GPUs of all nodes, of all types."""
+        """The number of GPUs of the whole job, of all types."""
         if self.gpu_option == "gpus" and not (self.gpus_per_node or self.is_exclusive):
             return sum(count for _, count in self.gpus or ())
         if self.gpu_option == "gpus-per-task" and self.ntasks and not self.is_exclusive:
@@ -134,8 +138,8 @@ class ResourceRequest:
     def splits_gpus(self, node_gpus: Collection[int] = (), *, whole_nodes: bool = False) -> bool:
         """Return whether Slurm may give the job's nodes different numbers of GPUs.
 
-        Slurm does so if only --gpus gives a number. `node_gpus` are the numbers of GPUs of the known kinds of
-        nodes. `whole_nodes` says that the job gets whole nodes, whose numbers of GPUs may still differ.
+        Slurm may do so if only --gpus gives a number. `node_gpus` are the numbers of GPUs of the known kinds
+        of nodes. `whole_nodes` is true if the job gets whole nodes, which may still differ in their GPUs.
         Source: jobs on Slurm 22.05 and 26.05 (tests/resolved/test_split.py).
         """
         total, nodes = sum(count for _, count in self.gpus or ()), self.nodes
@@ -148,13 +152,13 @@ class ResourceRequest:
             return False  # each node gets the same number of tasks, and so of GPUs
         if (whole_nodes or self.is_exclusive) and not node_gpus:
             return False  # the job may get all GPUs of its nodes
-        most = max(node_gpus, default=0)
-        takes_one_each, takes_all = total == nodes, most and total >= nodes * most
-        return not (len(self.gpus or ()) == 1 and (takes_one_each or takes_all))
+        largest_node = max(node_gpus, default=0)
+        gets_one_each, gets_all = total == nodes, largest_node and total >= nodes * largest_node
+        return not (len(self.gpus or ()) == 1 and (gets_one_each or gets_all))
 
     @property
     def gpu_types(self) -> dict[str, str]:
-        """The requested types of GPUs, each with its option."""
+        """The requested types of GPUs, each with the option that names the type."""
         items = [("gres", gpu_type) for name, gpu_type, count in self.gres if name == "gpu" and count]
         for option, amounts in (
             ("gpus-per-node", self.gpus_per_node),
@@ -166,35 +170,35 @@ class ResourceRequest:
 
     @property
     def gpu_option(self) -> str:
-        """The option that asks for GPUs, and wins over others; "" if no option asks for GPUs."""
+        """The option whose number of GPUs Slurm uses; "" if no option asks for GPUs."""
         candidates = ["gres"] if split_gpu_items(self.options.get("gres", ""))[0] else []
         candidates += ["gpus-per-node", "gpus-per-task", "gpus", "gpus-per-socket"]
         return next((name for name in candidates if name in self.options), "")
 
     @cached_property
     def gpu_count(self) -> int:
-        """The number of GPUs of a node, of all types."""
+        """The number of GPUs in `gpus_on_node`, of all types."""
         return sum(count for _, count in self.gpus_on_node)
 
     @property
     def shards(self) -> int:
-        """The number of shards of a node."""
+        """The number of shards of GPUs on a node."""
         return sum(count for name, _, count in self.gres if name == "shard")
 
     @property
     def cpus_on_node(self) -> int:
-        """The number of CPUs on the busiest node."""
+        """The number of CPUs on a node, for its GPUs or its tasks."""
         if self.cpus_per_gpu and self.gpu_count:
             return self.cpus_per_gpu * self.gpu_count
         return self.tasks_per_node * (self.cpus_per_task or 1)
 
     @property
     def mem_on_node(self) -> int | None:
-        """The MiB on each node; None for the cluster's default, 0 for all memory."""
+        """The MiB of memory on a node; None for the cluster's default, 0 for all memory of the node."""
         return self.mem_with(self.cpus_on_node, self.gpu_count)
 
     def mem_with(self, cpus: int, gpus: int) -> int | None:
-        """Return the MiB on a node where the job has this number of CPUs and GPUs."""
+        """Return the MiB of memory on a node where the job has this number of CPUs and of GPUs."""
         if self.mem_per_cpu is not None:
             return self.mem_per_cpu * cpus
         if self.mem_per_gpu is not None:

@@ -1,4 +1,4 @@
-"""The files with fixed names into which a program saves. Each start of the program overwrites them."""
+"""Finds the files with fixed names into which a Python program saves. Each start overwrites such a file."""
 
 import ast
 import re
@@ -13,6 +13,7 @@ _SAVING_CALLS = frozenset(
 )
 # The name of a file that holds a model, such as out/model.pt.
 _MODEL_FILE = re.compile(r"[^\0{}$]*\.(?:pt|pth|ckpt|bin|tar|safetensors|npz|h5|pkl|pickle|joblib)")
+_DEEPEST = 8  # expressions within expressions that are followed
 
 
 @frozen()
@@ -25,25 +26,25 @@ class SavedFile:
 
 def saved_files(tree: ast.Module) -> Iterator[SavedFile]:
     """Yield the files of models into which a module saves, if the source shows their names."""
-    names, options = _constants(tree), _defaults(tree)
+    names, options = _constants(tree), _default_files(tree)
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or called(node) not in _SAVING_CALLS:
+        if not isinstance(node, ast.Call) or called_name(node) not in _SAVING_CALLS:
             continue
         for value in (*node.args, *(keyword.value for keyword in node.keywords)):
             option = options.get(value.attr) if isinstance(value, ast.Attribute) else None
-            name = option.name if option else _text(value, names)
+            name = option.name if option else _path_text(value, names)
             if name and _MODEL_FILE.fullmatch(name):
                 yield option or SavedFile(name)
 
 
-def called(node: ast.Call) -> str:
-    """Return the last name of a called function: save of torch.save()."""
+def called_name(node: ast.Call) -> str:
+    """Return the last name of the function that a call calls, such as save for torch.save()."""
     return str(getattr(node.func, "attr", None) or getattr(node.func, "id", ""))
 
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Return the values of the names that a single assignment binds."""
-    bound, values = Counter[str](), dict[str, ast.expr]()
+    """Return the names that the module binds only once, each with the assigned expression."""
+    bound, values = Counter[str](), dict[str, ast.expr]()  # how often a name is bound, and its expression
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             bound[node.id] += 1
@@ -54,31 +55,34 @@ def _constants(tree: ast.Module) -> dict[str, ast.expr]:
     return {name: value for name, value in values.items() if bound[name] == 1}
 
 
-def _defaults(tree: ast.Module) -> dict[str, SavedFile]:
-    """Return the default file of each option of argparse, by the attribute that holds the option's value."""
+def _default_files(tree: ast.Module) -> dict[str, SavedFile]:
+    """Return the default file of each option of argparse, by the attribute of the parsed arguments."""
     defaults = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and called(node) == "add_argument":
-            flags = [value for arg in node.args if (value := _text(arg, {})).startswith("--")]
-            given = {keyword.arg: _text(keyword.value, {}) for keyword in node.keywords}
-            if flags and given.get("default"):
-                attribute = given.get("dest") or flags[0].lstrip("-").replace("-", "_")
-                defaults[attribute] = SavedFile(given["default"], flags[0])
+        if isinstance(node, ast.Call) and called_name(node) == "add_argument":
+            flags = [value for arg in node.args if (value := _path_text(arg, {})).startswith("--")]
+            keywords = {keyword.arg: _path_text(keyword.value, {}) for keyword in node.keywords}
+            if flags and keywords.get("default"):
+                attribute = keywords.get("dest") or flags[0].lstrip("-").replace("-", "_")
+                defaults[attribute] = SavedFile(keywords["default"], flags[0])
     return defaults
 
 
-def _text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) -> str:
-    """Return the path of TEXT, Path(TEXT), TEXT / TEXT or join(TEXT, TEXT); "" for other expressions."""
+def _path_text(node: ast.expr, names: Mapping[str, ast.expr], depth: int = 0) -> str:
+    """Return the path that an expression gives: "a", Path("a"), "a" / "b" or join("a", "b"); else "".
+
+    `names` are constants, each with its expression. `depth` counts the expressions within expressions.
+    """
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else ""
-    if depth > 8:
+    if depth > _DEEPEST:
         return ""
     if isinstance(node, ast.Name) and node.id in names:
-        return _text(names[node.id], names, depth + 1)
+        return _path_text(names[node.id], names, depth + 1)
     parts: list[ast.expr] = []
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
         parts = [node.left, node.right]
-    elif isinstance(node, ast.Call) and called(node) in ("Path", "join", "str"):
+    elif isinstance(node, ast.Call) and called_name(node) in ("Path", "join", "str"):
         parts = node.args
-    texts = [_text(part, names, depth + 1) for part in parts]
+    texts = [_path_text(part, names, depth + 1) for part in parts]
     return "/".join(texts) if all(texts) else ""

@@ -13,7 +13,7 @@ from sbatchgen.base.keys import record
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.sbatch.getopt import Option, Stop, scan, winning_use
 from sbatchgen.check.sbatch.header import READ_KINDS, Directive, Kind, OtherScheduler, other_scheduler
-from sbatchgen.check.sbatch.option_table import Spec, line_of
+from sbatchgen.check.sbatch.option_table import Spec, major_release
 from sbatchgen.check.sbatch.reader import Script, read_script
 from sbatchgen.check.script import placeholders
 from sbatchgen.check.script.job import Job
@@ -25,7 +25,7 @@ from sbatchgen.check.script.known_options import (
     known_specs,
     plugin_specs,
 )
-from sbatchgen.check.script.read_request import resources
+from sbatchgen.check.script.read_request import read_request
 from sbatchgen.check.script.resource_request import ResourceRequest
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from sbatchgen.check.script.trainer_source import TrainerSource
 
 
-# Cached attributes that do not depend on the release of Slurm.
-_RELEASE_FREE = ("lines", "body", "commands", "_commands_by_name", "plugins")
+# Cached attributes that are the same for each release of Slurm.
+_CACHED_FOR_ALL_RELEASES = ("lines", "body", "commands", "_commands_by_name", "plugins")
 # The options that say how large a job is.
 _SIZE_OPTIONS = """
 nodes ntasks ntasks-per-node ntasks-per-core ntasks-per-gpu cpus-per-task cpus-per-gpu gpus gpus-per-node
@@ -46,14 +46,15 @@ gpus-per-task gres nodelist mem mem-per-cpu
 """
 SIZE_OPTIONS = frozenset(_SIZE_OPTIONS.split())
 CONTAINER_WORDS = ("container", "apptainer", "singularity")  # a script with a container holds such a word
-_BRIEF_PROGRAMS = programs("brief") | {""}
-# A command that runs for long in spite of its name, or may: sleep 1h, tail -f, $COMMAND, ./script.
+_BRIEF_PROGRAMS = programs("brief") | {""}  # "" is the name of a command that only sets variables
+# Commands that run for long although their program is brief, such as sleep 1h and tail -f, and commands of
+# unknown programs: $COMMAND, ./script.
 _LONG_COMMAND = re.compile(r"^sleep (?:\d{4}|\S*[mhdy]\b)|\btail -f|nvidia-smi .*(?:-l|--loop)|^\$|^\./")
-_JOB_VARIABLE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has
+_JOB_VARIABLE = re.compile(r"\d|SLURM_|HOME$|USER$|TMP|SCRATCH")  # variables that each job has; \d is for $1
 
 
 def _comment_start(directive: Directive) -> int:
-    """Return the offset of the comment after the words of a directive; without a comment, of the end."""
+    """Return the offset in a directive of the comment after its words; of the end without a comment."""
     text = directive.text
     end = directive.words[-1].end - 1 if directive.words else len(text)
     has_comment = text[end : end + 1].isspace() and text[end:].lstrip().startswith("#")
@@ -75,17 +76,17 @@ class JobScript(Job):
 
     @cached_property
     def lines(self) -> list[str]:
-        """The lines, without line breaks; line 1 is the first item."""
+        """The lines without their line breaks. Line 1 is the item with the index 0."""
         return self.text.split("\n")
 
     @property
     def release(self) -> str:
-        """The release without its patch level: 22.05 of 22.05.8."""
-        return line_of(self.slurm)
+        """The release of Slurm without its patch level: 22.05 for 22.05.8."""
+        return major_release(self.slurm)
 
     @cached_property
     def plugins(self) -> tuple[Spec, ...]:
-        """The options of the site's plugins; the options of well-known plugins if the profile has no list."""
+        """The options that plugins add to sbatch: those in the profile's list, or those of known plugins."""
         if (listed := self.profile.plugin_options) is not None:
             return plugin_specs((*listed, *self.known_options))
         return (*known_plugins_in(self.text), *plugin_specs(self.known_options))
@@ -103,22 +104,22 @@ class JobScript(Job):
     @cached_property
     def writes_jobs(self) -> bool:
         """Whether the script is not a job itself, but writes a script with directives."""
-        # In a script without directives, each #SBATCH line comes after the first command. A line that is no
-        # comment to bash is text, as in a here-document.
-        late = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
-        if self.directive_lines or not late:
+        # A written directive is a line with #SBATCH after the first command. Bash does not read the line as a
+        # comment, but as text, such as a line of a here-document.
+        late_lines = {line.line for line in self.sbatch.directives if line.kind is Kind.LATE}
+        if self.directive_lines or not late_lines:
             return False
-        return not late <= {number for number, _ in self.body.comments}
+        return not late_lines <= {number for number, _ in self.body.comments}
 
     @cached_property
-    def placeholders(self) -> dict[int, re.Match[str]]:
-        """The placeholders of programs, such as {{ nodes }} or @NODES@, by the number of the line."""
+    def program_placeholders(self) -> dict[int, re.Match[str]]:
+        """The placeholders for programs, such as {{ nodes }} or @NODES@, by the number of the line."""
         return placeholders.program_placeholders(self.text, self.directive_lines)
 
     @cached_property
     def is_template(self) -> bool:
-        """Whether a directive holds a placeholder of a program."""
-        return not self.directive_lines.isdisjoint(self.placeholders)
+        """Whether a directive holds a placeholder for a program."""
+        return not self.directive_lines.isdisjoint(self.program_placeholders)
 
     @cached_property
     def submits(self) -> bool:
@@ -131,48 +132,56 @@ class JobScript(Job):
 
     @cached_property
     def written_directives(self) -> tuple[int, ...]:
-        """The lines with #SBATCH in a script without directives, such as lines of a here-document."""
-        late = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
-        if self.directive_lines or not late or self.body.language not in SHELLS or self.body.faults:
+        """The numbers of the #SBATCH lines, if all of them are text of jobs that the script writes.
+
+        The result is () for another script, such as a job or a script that bash can't read.
+        """
+        late_lines = [line.line for line in self.sbatch.directives if line.kind is Kind.LATE]
+        if self.directive_lines or not late_lines or self.body.language not in SHELLS or self.body.faults:
             return ()
         comments = {number for number, _ in self.body.comments}
-        return () if comments.intersection(late) else tuple(late)
+        return () if comments.intersection(late_lines) else tuple(late_lines)
 
     @cached_property
-    def unfilled(self) -> dict[int, re.Match[str]]:
-        """The placeholders of people in directives, such as <project id>, by the number of the line."""
+    def person_placeholders(self) -> dict[int, re.Match[str]]:
+        """The placeholders for people in directives, such as <project id>, by the number of the line."""
         if self.is_template:
             return {}
         directives = {number: self.lines[number - 1] for number in self.directive_lines}
         matches = placeholders.person_placeholders(
-            directives, self.uses, lambda name: name in self.assigned, self.slurm
+            directives, self.option_uses, lambda name: name in self.assigned_names, self.slurm
         )
         ends = {
             directive.line: _comment_start(directive)
             for directive in self.sbatch.directives
             if directive.line in matches
         }
+        # A placeholder in the comment of a directive does not count.
         return {line: match for line, match in matches.items() if match.start() < ends[line]}
 
     @cached_property
     def is_refused_for_placeholder(self) -> bool:
-        """Whether sbatch refuses the script because of a placeholder of a person."""
-        refusal = self.sbatch.refusal if self.unfilled else None
+        """Whether sbatch refuses the script because of a placeholder for people."""
+        refusal = self.sbatch.refusal if self.person_placeholders else None
         if not refusal:
             return False
-        lines = [line if number not in self.unfilled else "#" for number, line in enumerate(self.lines, 1)]
+        unfilled = self.person_placeholders
+        lines = [line if number not in unfilled else "#" for number, line in enumerate(self.lines, 1)]
         without_placeholders = replace(self, text="\n".join(lines))
         return without_placeholders.sbatch.refusal != refusal
 
     @cached_property
     def is_for_program(self) -> bool:
-        """Whether a program fills in the script, so that placeholders of people may be for the program."""
-        return bool(self.placeholders) or placeholders.may_be_filled_by_program(
-            self.text, len(self.directive_lines), self.unfilled
+        """Whether a program may fill in the script, even the placeholders that look made for people."""
+        return bool(self.program_placeholders) or placeholders.may_be_filled_by_program(
+            self.text, len(self.directive_lines), self.person_placeholders
         )
 
     def may_be_plugin_option(self, name: str) -> bool:
-        """Return whether a plugin may add an unknown option: not a typo, and the profile has no list."""
+        """Return whether a plugin of the site may add an unknown option.
+
+        This is false if the profile lists the plugins' options, and for a misspelt or renamed option.
+        """
         if self.profile.plugin_options is not None:
             return False
         return not (name in RENAMED or ":" in name or is_misspelt_option(name, self.slurm))
@@ -190,14 +199,15 @@ class JobScript(Job):
         return bash.read_body(self.text if "\0" not in self.text else "")  # sbatch refuses a NUL
 
     def read_by(self, release: str) -> JobScript:
-        """Return the script as another release of Slurm reads the directives."""
-        other = replace(self, slurm=release, assumed=False)
-        vars(other).update((name, value) for name, value in vars(self).items() if name in _RELEASE_FREE)
+        """Return the script as another release of Slurm reads its directives."""
+        other = replace(self, slurm=release, is_release_assumed=False)
+        cached = {name: value for name, value in vars(self).items() if name in _CACHED_FOR_ALL_RELEASES}
+        vars(other).update(cached)
         return other
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
-        """The commands that start Python, or programs through other programs."""
+        """The commands that start Python, or that start a program through another program, such as srun."""
         from sbatchgen.check.script.launches import launches
 
         return tuple(launches(self.body, self.resources))
@@ -224,24 +234,24 @@ class JobScript(Job):
         )
 
     @cached_property
-    def is_wrapped(self) -> bool:
-        """Whether another script seems to submit this script, which requires variables that nothing sets."""
+    def is_submitted_by_script(self) -> bool:
+        """Whether another script seems to submit this script: it requires variables that it never sets."""
         return any(
             use.operator in (":?", "?")
-            and use.name not in self.assigned
+            and use.name not in self.assigned_names
             and not _JOB_VARIABLE.match(use.name)
             for use in (self.body.uses if ":?" in self.text else ())
         )
 
     def source_of(self, launch: Launch) -> TrainerSource | None:
-        """Return the source of a launch's program; None if the file can't be read from here."""
-        from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie beside their trainer
+        """Return the source of a launch's Python program; None if the folder or the file is unknown."""
+        from sbatchgen.check.script.trainer_source import read_trainer  # few scripts lie next to a trainer
 
         return read_trainer(launch.program.name, self.folder / self.option("chdir")) if self.folder else None
 
     @property
-    def is_sized(self) -> bool:
-        """Whether directives ask for nodes, tasks, CPUs or GPUs; else sbatch's command line usually does."""
+    def has_size(self) -> bool:
+        """Whether directives say how large the job is. If not, sbatch's command line usually does."""
         return not SIZE_OPTIONS.isdisjoint(self.options)
 
     @cached_property
@@ -250,11 +260,11 @@ class JobScript(Job):
         return tuple(launch for launch in self.launches if launch.step is not None)
 
     @cached_property
-    def starts_unseen(self) -> bool:
-        """Whether the script may start programs out of sight: through other scripts or variables."""
-        from sbatchgen.check.script.launches import starts_unseen
+    def may_start_hidden_programs(self) -> bool:
+        """Whether the script may start programs that it does not show, such as through another script."""
+        from sbatchgen.check.script.launches import may_start_hidden_programs
 
-        return starts_unseen(self.body, self.launches)
+        return may_start_hidden_programs(self.body, self.launches)
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
@@ -263,22 +273,22 @@ class JobScript(Job):
         return tuple(command for command in (*self.body.commands, *traps) if not command.is_test)
 
     @cached_property
-    def assigned(self) -> frozenset[str]:
+    def assigned_names(self) -> frozenset[str]:
         """The names of the variables that the script sets."""
         return frozenset(assignment.name for assignment in self.body.sets)
 
     @cached_property
-    def tested(self) -> frozenset[str]:
-        """The words in tests, and the variables there, such as PBS_JOBID in [ -n "$PBS_JOBID" ]."""
+    def tested_words(self) -> frozenset[str]:
+        """The words of tests and the variables in them, such as PBS_JOBID of [ -n "$PBS_JOBID" ]."""
         words = [word for command in self.body.tests for word in command.words]
         return frozenset(name for word in words for name in (*word.variables, word.value or word.text))
 
     def first_uses(self, matches: Callable[[str], object]) -> Iterator[VariableUse]:
-        """Yield the first use of each variable that the script does not set and whose name `matches`.
+        """Yield the first use of each variable whose name `matches` accepts, and that the script never sets.
 
         Uses with a default, such as ${NAME:-x}, do not count.
         """
-        seen = set(self.assigned)
+        seen = set(self.assigned_names)
         for use in self.body.uses:
             has_default = use.operator[:1] in (*":-=+?",)
             if use.name not in seen and not has_default and matches(use.name):
@@ -294,6 +304,7 @@ class JobScript(Job):
 
     @cached_property
     def _commands_by_name(self) -> dict[str, list[Command]]:
+        """The commands by their names, in the order of the text."""
         commands: dict[str, list[Command]] = {}
         for command in self.commands:
             commands.setdefault(command.name, []).append(command)
@@ -314,34 +325,34 @@ class JobScript(Job):
         from sbatchgen.check.script.script_containers import containers
 
         if not any(word in self.text for word in CONTAINER_WORDS):
-            return ()  # saves reading the body
+            return ()  # without such a word, bash's parser need not read the body
         options = {name: (use.value or "", self.at_use(use)) for name, use in self.options.items()}
         return tuple(containers(options, self.launches, self.at_word))
 
     @cached_property
-    def uses(self) -> tuple[Option | Stop, ...]:
-        """Each use of an option in the directives of the first component, even after an error of sbatch."""
+    def option_uses(self) -> tuple[Option | Stop, ...]:
+        """The uses of options in the first component's directives, even after a word that sbatch refuses."""
         lines = [line for line in self.sbatch.directives if line.kind in READ_KINDS and line.component <= 0]
         words = [word for line in lines for word in line.words]
         return tuple(scan(words, known_specs(self.slurm, self.plugins), past_stops=True))
 
     @cached_property
     def options(self) -> dict[str, Option]:
-        """The use that counts of each option, by long name."""
+        """The winning use of each option, by the option's long name."""
         options: dict[str, Option] = {}
-        for use in self.uses:
+        for use in self.option_uses:
             if isinstance(use, Option):
                 options[use.name] = winning_use(options.get(use.name), use, self.slurm)
         return options
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """The script's request of Slurm; an option whose value sbatch can't read counts as missing."""
-        return resources(
+        """The script's request of Slurm. An option with a value that sbatch can't read counts as missing."""
+        return read_request(
             self.options,
             slurm=self.slurm,
             at=self.at_use,
-            nowhere=self.at(1),
+            unset_place=self.at(1),
             default_partition=self.profile.default_partition,
         )
 
@@ -350,16 +361,16 @@ class JobScript(Job):
         return Place(f"{self.file}:{line}:{column}", line, column, end)
 
     def at_start(self, place: Assignment | VariableUse) -> Place:
-        """Return the place from the start of an assignment or a variable to the end of the line."""
+        """Return a place that begins with an assignment or a variable, and ends with the line."""
         return self.at(place.line, place.column)
 
     def at_word(self, word: Word | Command) -> Place:
-        """Return the place of a word or a command, to the end of its first line at most."""
+        """Return the place of a word or a command. If it has several lines, the place ends with the first."""
         end = word.end_column if word.end_line == word.line else 0
         return self.at(word.line, word.column, end if end > word.column else 0)
 
     def at_command(self, command: Command) -> Place:
-        """Return the place of a command's first word, or of a command without words."""
+        """Return the place of a command's first word; the place of the command if it has no words."""
         return self.at_word(command.words[0] if command.words else command)
 
     def at_option_of(self, option: ToolOption) -> Place:
@@ -374,7 +385,7 @@ class JobScript(Job):
         return self.at(word.line, word.column, end)
 
     def at_value(self, option: str) -> Place:
-        """Return the place of the value of an option, in the use that counts."""
+        """Return the place of the value of an option, in its winning use."""
         use = self.options.get(option)
         if use is None or use.value_word is None:
             return self.at_option(option)

@@ -1,4 +1,4 @@
-"""The user of this process: the cluster's facts about the user, and why a partition is closed to the user."""
+"""Compares the user of this process with the facts of the cluster, for example with closed partitions."""
 
 import os
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from sbatchgen.check.sbatch.hostlist import hosts
 
 
 def user_of_process(user: User) -> User | None:
-    """Return a profile's facts about a user, if this process is that user's; else None."""
-    with suppress(KeyError, ImportError):  # a user without a name, or no users, as in a browser
+    """Return a profile's facts about a user, if this process belongs to the same user; else None."""
+    with suppress(KeyError, ImportError):  # a user without a name, or Python in a browser, without users
         import pwd
 
         return user if pwd.getpwuid(os.getuid()).pw_name == user.name else None
@@ -18,10 +18,10 @@ def user_of_process(user: User) -> User | None:
 
 
 def closing_reasons(partition: PartitionFacts, user: User | None) -> Iterator[tuple[str, bool]]:
-    """Yield why a partition is closed to the user or to this host, and whether the reason is certain.
+    """Yield each reason why a partition is closed to the user or to this host, and whether it is certain.
 
-    A reason is certain if the profile has facts about the user, as the groups of this machine may differ from
-    those of the cluster.
+    The groups of this machine may differ from those of the cluster. So a reason is certain only if the
+    profile has facts about the user.
     """
     groups = {*partition.groups}
     if groups and not groups & {*_groups(), *(user.groups if user else ())}:
@@ -38,7 +38,7 @@ def _groups() -> Iterator[str]:
     """Yield the names of this process's groups."""
     try:
         import grp
-    except ImportError:  # no groups, as in a browser
+    except ImportError:  # Python in a browser, without groups
         return
     for number in os.getgroups():
         with suppress(KeyError):

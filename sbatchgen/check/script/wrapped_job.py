@@ -1,4 +1,4 @@
-"""Jobs that a script submits with sbatch --wrap, as scripts for sh with the options of that sbatch.
+"""Finds the jobs that a script submits with sbatch --wrap, and returns them as scripts that rules can judge.
 
 Source: sbatch(1), --wrap.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash import Command, Word
     from sbatchgen.check.script.script import JobScript
 
-# The starts of options that decide how many processes a job starts.
+# The starts of options on which the number of a job's processes depends.
 _COUNT_OPTIONS = (
     "--n",
     "-n",
@@ -32,22 +32,25 @@ _COUNT_OPTIONS = (
 
 
 def wrapped_jobs(script: JobScript) -> Iterator[tuple[Word, JobScript]]:
-    """Yield the word of each --wrap, and its string as a script, if the text shows the options of sbatch."""
+    """Yield the string of each --wrap, as a word and as a script for sh with the options of its sbatch.
+
+    A --wrap is skipped if the text hides an option of its sbatch.
+    """
     for command in script.named("sbatch"):
-        read = _wrap_options(script, command)
-        if read is not None:
-            options, string = read
+        wrap_options = _wrap_options(script, command)
+        if wrap_options is not None:
+            options, string = wrap_options
             body = script.body.text_of(string).removeprefix("--wrap=")
             yield string, replace(script, text=f"#!/bin/sh\n#SBATCH {options}\n{body}\n", environment={})
 
 
 def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | None:
-    """Return the options of an sbatch as the text of a directive, and the word of its --wrap.
+    """Return the options of an sbatch as the text of a directive, and the word with the string of --wrap.
 
-    The result is None without --wrap, and if the text does not show an option that counts processes.
+    The result is None without --wrap, and if the text hides an option of _COUNT_OPTIONS.
     """
     options: list[str] = []
-    string, previous = None, ""  # `previous` is the text of the word before
+    string, previous = None, ""  # `previous` is the text of the previous word
     for word in (word for written in command.words[1:] for word in script.body.expand(written)):
         value = script.body.value(word)
         name, equals, _ = word.text.partition("=")
@@ -58,7 +61,7 @@ def _wrap_options(script: JobScript, command: Command) -> tuple[str, Word] | Non
             string = word
         elif value is not None:
             options += [shlex.quote(value)] if name != "--wrap" else []
-        elif is_value:  # an unknown value of an option that counts no processes: any value stands for it
+        elif is_value:  # the option is not in _COUNT_OPTIONS, so any value may replace the unknown one
             options.append("1")
         elif not (equals and name.startswith("--")) or name.startswith(_COUNT_OPTIONS):
             return None

@@ -23,7 +23,7 @@ class JudgedJob(Job):
         super().__init__(
             profile=resolved.profile,
             slurm=release or DEFAULT_SLURM,
-            assumed=not release,
+            is_release_assumed=not release,
             makes_log_folders=makes_log_folders,
         )
         self.resolved = resolved
@@ -44,9 +44,9 @@ class JudgedJob(Job):
         return self.resolved.mode.replicates
 
     @property
-    def fits_nowhere(self) -> bool:
+    def fits_no_partition(self) -> bool:
         """Whether the job names no partition and fits no partition."""
-        return self.resolved.fits_nowhere
+        return self.resolved.fits_no_partition
 
     @property
     def has_chosen_partition(self) -> bool:
@@ -54,7 +54,7 @@ class JudgedJob(Job):
         return bool(self.resolved.partition_name)
 
     @property
-    def why_nowhere(self) -> str:
+    def why_no_partition_fits(self) -> str:
         """The message that no partition fits, with the reasons; "" if other rules report all reasons."""
         by_reason: dict[str, list[str]] = {}
         for name, why_not in self.resolved.passed_over.items():

@@ -127,11 +127,11 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
 
 def _is_missing_here(job: JudgedJob, name: str) -> bool:
     """Return whether neither the sbatch of the cluster nor a plugin that the profile lists has an option."""
-    from sbatchgen.check.script.known_options import releases
+    from sbatchgen.check.script.known_options import releases_with_option
 
-    with_option, plugin_options = releases(name), job.profile.plugin_options
+    with_option, plugin_options = releases_with_option(name), job.profile.plugin_options
     # Without the cluster's release, an option of any release may be there.
-    in_sbatch = bool(with_option) if job.assumed else job.slurm[:5] in with_option
+    in_sbatch = bool(with_option) if job.is_release_assumed else job.slurm[:5] in with_option
     return plugin_options is not None and not in_sbatch and not {name, f"{name}="} & {*plugin_options}
 
 
@@ -142,9 +142,9 @@ def _is_from_command_line(job: JudgedJob, name: str) -> bool:
 
 def _is_in_no_release(job: JudgedJob, name: str) -> bool:
     """Return whether no known release of sbatch has an option, and the profile lists no plugins."""
-    from sbatchgen.check.script.known_options import releases
+    from sbatchgen.check.script.known_options import releases_with_option
 
-    return job.profile.plugin_options is None and not releases(name)
+    return job.profile.plugin_options is None and not releases_with_option(name)
 
 
 def _misreading(job: JudgedJob, name: str, value: str) -> str:
@@ -154,9 +154,9 @@ def _misreading(job: JudgedJob, name: str, value: str) -> str:
     a value. To see either, the function reads a script with the option and another directive.
     """
     from sbatchgen.check.sbatch.reader import read_script
-    from sbatchgen.check.script.known_options import plugin_specs, releases
+    from sbatchgen.check.script.known_options import plugin_specs, releases_with_option
 
-    with_option = releases(name)
+    with_option = releases_with_option(name)
     release = job.slurm if not with_option or job.slurm in with_option else with_option[-1]
     plugins = () if with_option else plugin_specs((name if value == "true" else f"{name}=",))
     line = directive(name, "" if value == "true" else value)

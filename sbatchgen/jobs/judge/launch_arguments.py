@@ -59,7 +59,7 @@ def _step_options(job: JudgedJob) -> Iterator[Hit]:
         elif why := _BREAKING_OPTIONS.get(name) or _why_broken(resolved, name, value):
             yield Hit(at, f"--{name}={value}: {why}".replace("=true:", ":"), f"remove {name}")
         else:
-            needs_value = name in srun.values - srun.optional or plugins.get(name, False)
+            needs_value = name in srun.values - srun.optional_values or plugins.get(name, False)
             yield from _value_faults(job, name, value, needs_value=needs_value)
 
 
@@ -105,7 +105,7 @@ def _launcher_args(job: JudgedJob) -> Iterator[Hit]:
     for arg in resolved.launcher_args:
         option, equals, _ = arg.partition("=")
         name = option.lstrip("-").replace("_", "-")
-        name = torchrun.letters.get(name, name) if not arg.startswith("--") else name
+        name = torchrun.name_of_letter.get(name, name) if not arg.startswith("--") else name
         if not arg.startswith("-") and not is_value:
             what = f"torchrun would take '{arg}' for the program that it starts"
             yield Hit(at, what, "give the trainer's arguments in args")

@@ -82,7 +82,7 @@ def _date_findings(profile: Document[Profile]) -> Iterator[Finding]:
     text, fix = profile.value.checked, "write the day on which you last compared them, as 2026-01-31"
     with suppress(ValueError):
         Moment.parse(text)
-        if profile.value.age >= -1:  # in the author's time zone it may be tomorrow already
+        if profile.value.age_days >= -1:  # in the author's time zone it may be tomorrow already
             return
     what = f"checked: '{text}' is not a day in the past, so no command can say that the facts are old"
     yield Finding("warning", Problem(what, profile.places["checked"], fix))
@@ -157,7 +157,7 @@ def _gpu_findings(
     """
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
-    for finding in job_findings if any(kind.gpus_per_node for kind in partition.kinds()) else ():
+    for finding in job_findings if any(kind.gpus_per_node for kind in partition.node_kinds()) else ():
         is_derived = finding.problem.at == str(BY_PARTITION)
         if finding.severity == "error" and finding.rule not in GPU_LIMIT_RULES and is_derived:
             yield finding._replace(problem=finding.problem._replace(at=at))

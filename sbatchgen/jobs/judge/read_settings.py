@@ -14,7 +14,7 @@ from sbatchgen.base.units import RELEASES
 from sbatchgen.check.lint.lint_settings import Settings
 from sbatchgen.check.lint.linter import rules
 from sbatchgen.check.rules.comments import RETIRED, is_known
-from sbatchgen.check.sbatch.option_table import line_of
+from sbatchgen.check.sbatch.option_table import major_release
 from sbatchgen.check.script.job import DEFAULT_SLURM
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
@@ -59,12 +59,12 @@ def settings_of(
         places=document.places if document else {},
         slurm=release,
         folder=places.folder,
-        assumed=not known_release,
-        selected=selected,
+        is_release_assumed=not known_release,
+        selected_rules=selected,
         pedantic=pedantic,
-        disabled=disabled,
-        severity=severity,
-        removed=tuple(sorted(RETIRED & ids)),
+        disabled_rules=disabled,
+        severities=severity,
+        removed_rules=tuple(sorted(RETIRED & ids)),
     )
 
 
@@ -95,7 +95,7 @@ def _project_rules(
 def _refuse_unknown_release(release: str) -> None:
     """Raise CommandLineError for a release of Slurm that sbatchgen does not know."""
     try:
-        line_of(release)
+        major_release(release)
     except ValueError as error:
         fix = f"one of {', '.join(RELEASES)}"
         raise CommandLineError.of(f"Slurm {release} is not known here", at="--slurm", fix=fix) from error

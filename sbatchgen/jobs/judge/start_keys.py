@@ -96,9 +96,9 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
     if resolved.mode.gpus is not None or is_known or has_processes or not resolved.slurm:
         return
     # SB203 reports a job that fits no partition, and SB201 a partition that the profile does not have.
-    fits_nowhere = resolved.fits_nowhere and not resolved.partition_name
+    fits_no_partition = resolved.fits_no_partition and not resolved.partition_name
     names_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions
-    if not fits_nowhere and not names_unknown:
+    if not fits_no_partition and not names_unknown:
         what = f"profile '{resolved.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if resolved.partition.gpus_per_node == 0:

@@ -54,9 +54,9 @@ class TrainerJob(JudgedJob):
         """Whether the job certainly starts again, or continues the training of an earlier job."""
         if promises_restarts(self.resolved) or self.source is None:
             return promises_restarts(self.resolved)
-        folder, saved_files = self.working_folder or self.submit_folder, self.source.saved
+        folder, saved_files = self.working_folder or self.submit_folder, self.source.saved_files
         may_have_checkpoint = not saved_files or any((folder / file.name).exists() for file in saved_files)
-        continues = self.resolved.stoppable or self.resolved.never_asks
+        continues = self.resolved.stoppable or self.resolved.never_asks_for_restart
         return self.has_earlier_job and continues and may_have_checkpoint
 
     @property
@@ -64,7 +64,7 @@ class TrainerJob(JudgedJob):
         """The one file to which all points of a sweep, or all tasks of an array, save; None without one."""
         sweep = self.resolved.sweep
         parameters = sweep.names if sweep else ()
-        for file in self.source.saved if self.source else ():
+        for file in self.source.saved_files if self.source else ():
             name = _named_file(file, self.resolved.args) if file.option else file.name
             differs = "{" in name or file.option.lstrip("-") in parameters  # from point to point
             if name and not differs:
@@ -104,7 +104,7 @@ def layer_without_restarts(
     if submit_folder is None or not resolved.trainer or is_decided or promises_restarts(resolved):
         return None
     source = TrainerJob(resolved, submit_folder, environment).source
-    if source is None or not source.never_asks or not source.lacks_handlers:
+    if source is None or not source.never_asks_for_restart or not source.lacks_signal_handlers:
         return None
     if resolved.gives_resume_args or "{resume}" in " ".join(resolved.args):
         return None
@@ -124,15 +124,15 @@ def promises_restarts(resolved: ResolvedJob) -> bool:
 
 def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     """Return the review's message after `restarts:` about lost work; "" if the training may be resumed."""
-    if source is None or not (resolved.restartable or resolved.never_asks):
+    if source is None or not (resolved.restartable or resolved.never_asks_for_restart):
         return ""
     fault = checkpoint_fault(str(resolved.trainer), source)
     if fault and promises_restarts(resolved):
         return f"{fault}: each restart begins at the first step{MAY_OVERWRITE * source.never_loads}"
     if source.saves_nothing:
         return f"{fault}: at the time limit its work is lost"
-    if source.never_asks and not promises_restarts(resolved):
-        why, remedy = "asks for none", source.way_to_resume
+    if source.never_asks_for_restart and not promises_restarts(resolved):
+        why, remedy = "asks for none", source.resume_fix
         if fault:
             why = "never loads what it saves"
             remedy = "let the trainer load its checkpoint, then add --requeue-on-timeout"

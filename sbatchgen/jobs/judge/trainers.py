@@ -19,7 +19,7 @@ from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.own_options import refused_options
 from sbatchgen.check.script.rank_need import RANK_VARIABLES
 from sbatchgen.check.script.trainer_name import trainer_is_file
-from sbatchgen.check.script.trainer_source import WELL_KNOWN
+from sbatchgen.check.script.trainer_source import WELL_KNOWN_PACKAGES
 from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.inputs.search import bundled
 from sbatchgen.jobs.inputs.start_settings import SETUPS
@@ -139,7 +139,7 @@ def _own_options(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB048", "warning", "a trainer that saves nothing")
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
+    if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks_for_restart):
         starts_again = promises_restarts(resolved)
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
         if starts_again and resolved.chain > 1:
@@ -207,7 +207,7 @@ def _user_packages(job: TrainerJob) -> Iterator[Hit]:
         return
     prefix = _environment_folder(job)
     # The packages of a module or an image are not known: it may have those that torch usually brings.
-    available = WELL_KNOWN if prefix is None else job.source.packages & {*_packages(prefix)}
+    available = WELL_KNOWN_PACKAGES if prefix is None else job.source.packages & {*_packages(prefix)}
     if names := sorted((job.source.packages & {*_packages(Path(base))}) - available):
         what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
         what += f"{base} are hidden from it, since they may take the place of those of the environment"
@@ -248,8 +248,8 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB054", "info", "a profile that was checked long ago")
 def _old_profile(job: TrainerJob) -> Iterator[Hit]:
     profile = job.resolved.profile
-    if profile.age > OLD_DAYS and job.resolved.slurm:
-        what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
+    if profile.age_days > OLD_DAYS and job.resolved.slurm:
+        what = f"the facts of profile '{profile.name}' were last verified {profile.age_days} days ago, on "
         what += f"{profile.checked}: partitions and limits may have changed"
         check = f"sbatchgen profile check {_profile_to_type(job.resolved)} --live, on the cluster"
         yield Hit(job.at("profile"), what, check)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Gres, Memory, Text
-from sbatchgen.check.cluster_facts import GPUS_MAX, GpuLimits, NodeFacts, NodeShape
+from sbatchgen.check.cluster_facts import GPU_HOLDERS, GpuLimits, NodeFacts, NodeShape
 from sbatchgen.check.sbatch.gres import gpu_amounts, gres_amounts, is_slice, split_gpu_items
 from sbatchgen.jobs.inputs.layers import BY_DEFAULT, BY_PARTITION, DecidedValues, Level, Origin
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS
@@ -178,7 +178,9 @@ def _smallest_gpu_limit(
     qos_names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
     owners: dict[str, GpuLimits] = {"the partition": partition}
     owners |= {f"qos {name}": profile.qos[name] for name in qos_names if name in profile.qos}
-    all_limits = ((getattr(limits, key), owner) for owner, limits in owners.items() for key in GPUS_MAX)
+    all_limits = (
+        (getattr(limits, key), owner) for owner, limits in owners.items() for key in GPU_HOLDERS
+    )
     known_limits = [(limit, owner) for limit, owner in all_limits if limit is not None]
     return min(known_limits) if known_limits else (None, "")
 
@@ -202,13 +204,13 @@ def _most_gpus_of_one_type(partition: Partition) -> int | None:
 
 def _required_type(partition: Partition) -> str:
     """Return the type that a request for GPUs must name on this partition; "" if it needs no type."""
-    return partition.only_type() if partition.gpu_type_required else ""
+    return partition.default_gpu_type() if partition.gpu_type_required else ""
 
 
 def _node_kinds(partition: Partition) -> list[NodeFacts]:
     """Return the kinds of nodes on which Slurm may start a job that names no type of GPU."""
     required = _required_type(partition)
-    return partition.kinds([(required, 1)] if required else ())
+    return partition.node_kinds([(required, 1)] if required else ())
 
 
 def _whole_gpus(kind: NodeFacts, partition: Partition) -> dict[str, int]:
@@ -319,11 +321,11 @@ def _fitting_nodes(values: DecidedValues, partition: Partition, gpus: int, shard
     gres = gres_amounts(values.get("options.gres") or "")
     in_gres = [(gpu_type, count) for name, gpu_type, count in gres if name == "gpu"]
     amounts = in_gres or gpu_amounts(values.get("options.gpus_per_node")) or (("", gpus),)
-    with_gpus = partition.kinds(
+    with_gpus = partition.node_kinds(
         [(gpu_type or _required_type(partition), count) for gpu_type, count in amounts]
     )
     fitting = [node for node in with_gpus if node.shards_per_gpu or not shards]
-    return fitting or with_gpus or partition.kinds()
+    return fitting or with_gpus or partition.node_kinds()
 
 
 def _smallest_share(nodes: Iterable[NodeFacts], name: str, gpus: int) -> int | None:

@@ -68,7 +68,7 @@ def settings(request: Request) -> Iterator[Setting]:
             yield replace(setting, documented=tuple(documented.get(setting.at, ())))
     for program in resolved.programs:
         yield from _program_settings(program, resolved.origin(f"programs.{program.name}"))
-    if resolved.passed_over and not resolved.fits_nowhere:
+    if resolved.passed_over and not resolved.fits_no_partition:
         yield _chosen_partition(resolved, FIRST_THAT_FITS)
     for name, why_not in resolved.passed_over.items():
         yield Setting(name=f"partition {name}", value="passed over", by="default", at=why_not)
@@ -118,7 +118,7 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
     """
     if profile_by.level < Level.JOB:
         yield _setting("profile", resolved.profile.name, profile_by)
-    if resolved.passed_over and not resolved.fits_nowhere:
+    if resolved.passed_over and not resolved.fits_no_partition:
         yield _chosen_partition(resolved, passed_over_line(resolved))
     options = (f"options.{name}" for name in IMPORTANT_OPTIONS)
     for key in dict.fromkeys((*options, *resolved.origins)):

@@ -246,7 +246,7 @@ class ResolvedJob:
         return next((program.job for program in self.programs if program.share.is_main), self)
 
     @property
-    def fits_nowhere(self) -> bool:
+    def fits_no_partition(self) -> bool:
         """Whether the user has named no partition, and the job can't run in any."""
         return bool(self.passed_over) and self.partition_name in ("", *self.passed_over)
 
@@ -278,7 +278,7 @@ class ResolvedJob:
         return self.resume != "off"
 
     @property
-    def never_asks(self) -> bool:
+    def never_asks_for_restart(self) -> bool:
         """Whether `resume` is off only because the job's own trainer never asks for a restart."""
         return self.slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 

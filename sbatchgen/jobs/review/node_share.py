@@ -69,12 +69,11 @@ def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocati
 def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: int) -> Allocation:
     """Return the request in a script's options.
 
-    The job gets `gpus` GPUs on each node, or all GPUs of whole nodes. `partition` has the facts of these
-    nodes.
+    The job gets `gpus` GPUs on each node, or all GPUs of whole nodes. `partition` has the nodes' facts.
     """
     gets_whole_nodes = job.is_exclusive or partition.exclusive
-    splits_gpus = job.splits_gpus(partition.gpus_by_kind(job.gpus or ()), whole_nodes=gets_whole_nodes)
-    kinds = partition.kinds(job.gpus_on_node) if gets_whole_nodes else []
+    splits_gpus = job.splits_gpus(partition.gpus_of_node_kinds(job.gpus or ()), whole_nodes=gets_whole_nodes)
+    kinds = partition.node_kinds(job.gpus_on_node) if gets_whole_nodes else []
     whole_gpus = Amount(
         given=None if splits_gpus else _whole_amount(kinds, "gpus_per_node", gpus), of=partition.gpus_per_node
     )
@@ -84,7 +83,7 @@ def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: i
     cpus = Amount(given=_whole_amount(kinds, "cpus_per_node", requested_cpus), of=partition.cpus_per_node)
     memory_mib = job.mem_with(cpus.given or job.cpus_on_node, whole_gpus.given or job.gpu_count)
     if memory_mib == 0:  # the job asks for all memory, which is not known if the nodes differ
-        memory_mib = _whole_amount(partition.kinds(job.gpus_on_node), "mem_per_node", 0)
+        memory_mib = _whole_amount(partition.node_kinds(job.gpus_on_node), "mem_per_node", 0)
     memory = Amount(given=memory_mib, of=partition.mem_per_node)
     # A shard counts as its fraction of a GPU.
     gpu_amount = job.shards / shards.of if shards.of and job.shards else whole_gpus.given or 0
@@ -103,7 +102,9 @@ def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: i
         consecutive=False,
         restarts=0,
         gpus_in_all=job.gpus_in_all if splits_gpus else None,
-        gpu_memory_mib=min((kind.gpu_memory for kind in partition.kinds() if kind.gpu_memory), default=None),
+        gpu_memory_mib=min(
+            (kind.gpu_memory for kind in partition.node_kinds() if kind.gpu_memory), default=None
+        ),
     )
 
 

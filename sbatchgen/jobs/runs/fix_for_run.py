@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.base.quoting import ALSO, word, words
-from sbatchgen.check.script.trainer_source import WELL_KNOWN
+from sbatchgen.check.script.trainer_source import WELL_KNOWN_PACKAGES
 from sbatchgen.jobs.runs.failure import Failure, NextStart, known_cause
 from sbatchgen.jobs.runs.job_end import JobEnd
 from sbatchgen.jobs.runs.plain_job import PlainJob, command_to_submit_again
@@ -123,7 +123,7 @@ def _as_hidden_package(cause: Failure, record: Record) -> Failure:
     match = re.match(r"AttributeError: module '(\w+)' has no attribute ", cause.says)
     name = match[1] if match else ""
     folder = Path(record.folder, record.value("trainer") or "script").parent
-    is_package = name in WELL_KNOWN | sys.stdlib_module_names
+    is_package = name in WELL_KNOWN_PACKAGES | sys.stdlib_module_names
     if not is_package or not (folder / f"{name}.py").is_file():
         return cause
     text = known_cause("own-module")

@@ -20,7 +20,7 @@ from sbatchgen.base.units import mebibytes
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.check.script.script import JobScript
-from sbatchgen.check.script.trainer_source import WELL_KNOWN
+from sbatchgen.check.script.trainer_source import WELL_KNOWN_PACKAGES
 from sbatchgen.jobs.runs.failure import Failure, NextStart
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES
@@ -215,7 +215,7 @@ def _fix_package(cause: Failure, run: FailedRun) -> str:
     if not match or not name:
         return ""
     module = match[1].partition(".")[0]
-    package = _PACKAGES.get(module, module) if module in WELL_KNOWN - _NO_PACKAGES else ""
+    package = _PACKAGES.get(module, module) if module in WELL_KNOWN_PACKAGES - _NO_PACKAGES else ""
     if runtime == "venv":
         folder = Path(run.record.folder, os.path.expanduser(_expanded(name, run.environment)))  # noqa: PTH111
         if package and (pip := _pip(folder)):

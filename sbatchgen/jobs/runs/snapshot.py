@@ -155,7 +155,7 @@ def missing_inputs(
     the trainer saves are excluded.
     """
     working = snapshot.root / snapshot.inside
-    saved = {file.name for file in source.saved} if source else set[str]()
+    saved = {file.name for file in source.saved_files} if source else set[str]()
     lacking: dict[str, str] = {}  # paths that the snapshot lacks, each with the place that names it
     for where, name in _names(resolved, working, source):
         path = Path(os.path.normpath(working / name))

@@ -9,7 +9,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import counted
 from sbatchgen.base.units import Memory
 from sbatchgen.check.sbatch.hostlist import hosts
-from sbatchgen.check.sbatch.lists import is_flat, matches
+from sbatchgen.check.sbatch.lists import is_flat, may_match
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.slurm.fields import limit
 from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, unavailable
@@ -126,7 +126,7 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
     if why_closed and not (why_closed == "reserved" and "reservation" in job):
         yield why_closed
     features = job.options.get("constraint", "")
-    if features and not matches(features, node.features):
+    if features and not may_match(features, node.features):
         yield f"not --constraint={features}"
     whole_nodes = demand.partition.exclusive or job.is_exclusive
     if whole_nodes and node.cpus_used:

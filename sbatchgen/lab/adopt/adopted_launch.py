@@ -207,7 +207,7 @@ def _adopt_prefix_in_task(draft: Draft, block: Block, command: Command) -> None:
 
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     """Keep lines of a block of `bash -c` as setup of each task; export the variables that the block uses."""
-    variables = sorted(block.uses & draft.script.assigned)
+    variables = sorted(block.uses & draft.script.assigned_names)
     draft.needed_variables |= {*variables}
     draft.step_setup += [f"export {' '.join(variables)}"] if variables else []
     draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
@@ -219,7 +219,7 @@ def _adopt_srun_options(draft: Draft, launch: Launch, step: Tool) -> None:
     for option in step.uses:
         name, value = option.name, option.value
         if name == "cpus-per-task":
-            count = launch.number(option, step)
+            count = launch.option_number(option, step)
             if count is not None and count != (launch.resources.cpus_per_task or 1):
                 _set_srun_option(draft, name, str(count))
             continue
@@ -272,7 +272,7 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
     _adopt_interpreter(draft, launch)
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.uses if python else ():
-        if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned:
+        if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned_names:
             earlier = draft.env.get("PYTHONWARNINGS")
             draft.env["PYTHONWARNINGS"] = f"{earlier},{option.value}" if earlier else option.value
             draft.add(draft.launch_lines, "understood", "env", "PYTHONWARNINGS")

@@ -82,7 +82,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     `file` is the name of the script, and `day` the date for the profile. `user` is the environment in which
     HOME and USER are looked up. Raises DocumentError if sbatch refuses the script, or if bash can't read it.
     """
-    script = JobScript(file=file, text=text, assumed=True, folder=folder)
+    script = JobScript(file=file, text=text, is_release_assumed=True, folder=folder)
     # A script that only an older Slurm accepts is read as that Slurm reads it.
     if script.sbatch.refusal and script.read_by(OLD_SLURM).sbatch.refusal is None:
         script = script.read_by(OLD_SLURM)
@@ -211,7 +211,7 @@ def _keep_unset_variables(draft: Draft) -> None:
     if runtime.finds_user_packages and not runtime.is_container:
         draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
     is_torchrun = draft.job.get("launcher") == "torchrun" and draft.job["nproc_per_node"] > 1
-    if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned | {*draft.env}:
+    if is_torchrun and "OMP_NUM_THREADS" not in draft.script.assigned_names | {*draft.env}:
         draft.env["OMP_NUM_THREADS"] = "1"
         why = "else a process gets its share of the CPUs"
         draft.note(f"env sets OMP_NUM_THREADS to 1, as torchrun did: {why}")
@@ -222,7 +222,7 @@ def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
     if "PYTHONNOUSERSITE" not in draft.env and resolved.runtime.finds_user_packages:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(resolved).get("OMP_NUM_THREADS")
-    if threads and "OMP_NUM_THREADS" not in {*draft.script.assigned, *draft.env}:
+    if threads and "OMP_NUM_THREADS" not in {*draft.script.assigned_names, *draft.env}:
         what = f"OMP_NUM_THREADS is {threads} here, and was not set"
         draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")
 

@@ -10,7 +10,7 @@ from sbatchgen.base.units import ShellPath
 from sbatchgen.check.bash import Body, Piece, Word
 from sbatchgen.check.bash.chain import Tool, ToolOption
 from sbatchgen.check.bash.word import LITERAL
-from sbatchgen.check.script.launches import slurm_number
+from sbatchgen.check.script.launches import slurm_variable_number
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
@@ -127,7 +127,7 @@ class Draft:
             return None if piece.kind == "glob" else piece.text
         if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
             return None
-        number = slurm_number(piece.name, self.script.resources)
+        number = slurm_variable_number(piece.name, self.script.resources)
         return None if number is None else str(number)
 
     def user_value(self, piece: Piece) -> str | None:
@@ -136,7 +136,7 @@ class Draft:
         is_plain = piece.kind in ("tilde", "variable") and not piece.subscript
         is_plain = is_plain and piece.operator in _PLAIN_OPERATORS
         value = self.environment.get(name) if is_plain and name in _USER_VARIABLES else None
-        if value is None or name in self.script.assigned:
+        if value is None or name in self.script.assigned_names:
             return None
         self.note(f"{name} is {value}, as plain text")
         return value
@@ -168,7 +168,7 @@ class Draft:
         pairs = [
             (name, equals, value)
             for name, equals, value in pairs
-            if equals or not (name in self.script.assigned or name.startswith("SLURM_"))
+            if equals or not (name in self.script.assigned_names or name.startswith("SLURM_"))
         ]
         if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
             self.env |= {name: value for name, _, value in pairs}

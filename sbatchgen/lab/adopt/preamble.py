@@ -96,7 +96,7 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
 
 def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
     """Return the variables for the master address and the ranks, and the variables in their values."""
-    assigned = draft.script.assigned
+    assigned = draft.script.assigned_names
     names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.uses if launch.launcher else ():
         if option.name in _RENDEZVOUS_OPTIONS and option.value_word is not None:

@@ -110,7 +110,7 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
         if use.name.isdigit() and use.name != "0" and not is_in_function(use.at):
             renamed[use.name] = f"ARG{use.name}"
     exported = {part.name for part in body.sets if part.exported or part.source is not body.source}
-    renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned - exported)}
+    renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned_names - exported)}
     occurrences = [(part.at, part.name) for part in body.sets]
     occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
     edits = {}

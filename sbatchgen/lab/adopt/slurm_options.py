@@ -30,7 +30,7 @@ def adopt_options(draft: Draft) -> None:
     """Put the options of the directives into the job."""
     script, effective = draft.script, options_of(draft.script)
     uses_by_line = defaultdict[int, list[Option]](list)
-    for use in (use for use in script.uses if isinstance(use, Option)):
+    for use in (use for use in script.option_uses if isinstance(use, Option)):
         uses_by_line[use.line].append(use)
     _lose_foreign_options(draft)
     for directive in script.sbatch.directives:

@@ -180,7 +180,7 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
         lines += [] if line in lines else [line]
         return f"@{piece.name}@"
     # ${NAME:-DEFAULT} has the same value in the batch script if the script does not set NAME.
-    is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned)
+    is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned_names)
     is_set_in_task = any(assignment.name == piece.name for assignment in body.sets)
     differs = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
     # If the batch script also expands the text somewhere, the batch script and the task have the same value.

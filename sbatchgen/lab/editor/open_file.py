@@ -14,7 +14,7 @@ from sbatchgen.base.wrong_file import kind_of
 from sbatchgen.check.lint import fix
 from sbatchgen.check.lint.blocks import DOCUMENTS
 from sbatchgen.check.lint.lint_settings import Settings, findings_of, script_of
-from sbatchgen.check.lint.source import Source, scripts_of
+from sbatchgen.check.lint.source import Source, scripts_in_document
 from sbatchgen.jobs.inputs.document import Document, decode, read_document
 from sbatchgen.jobs.inputs.job_file import JobSpec
 from sbatchgen.jobs.inputs.profile import Profile
@@ -75,7 +75,7 @@ class OpenFile:
         if self.kind == "script":
             yield from findings_of(self._source, self.settings)
         elif self.kind == "document":
-            for example in scripts_of(self._source):
+            for example in scripts_in_document(self._source):
                 yield from findings_of(example, self.settings)
         elif self.kind == "job":
             decode(self.text, JobSpec, name=str(self.path))  # raises for a wrong key or value

@@ -59,7 +59,7 @@ def note(
 ) -> Note | None:
     """Return a text about the option at a place, and the findings there; None for any other place."""
     texts, noted = [], None  # the texts, and the place of the first that is found
-    for use in script.uses:
+    for use in script.option_uses:
         place = script.at_use(use)
         if isinstance(use, Option) and place.line == line and place.column <= column <= place.end:
             texts.append(option_text(use.name, use.spec, use.value or "", cluster, partitions_of(script)))

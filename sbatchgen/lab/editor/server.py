@@ -60,7 +60,7 @@ class Server(LanguageServer):
                     text = "; ".join(filter(None, (f"sbatchgen: {what}", at and f"at {at}", fix)))
                     self.window_show_message(types.ShowMessageParams(types.MessageType.Error, text))
                 self.settings[folder] = Settings(
-                    profile=None, slurm=DEFAULT_SLURM, folder=folder, assumed=True
+                    profile=None, slurm=DEFAULT_SLURM, folder=folder, is_release_assumed=True
                 )
         return self.settings[folder]
 

@@ -60,7 +60,7 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
         tasks = _tasks_of_nodes(script, total, count)
     asked_gpus = _gpus_of_nodes(script, count, tasks)
     node_gpus = max(_node_counts(script, "gpus_per_node"))
-    gpus = tuple(max(number, node_gpus) for number in asked_gpus) if script.has_nodes_alone else asked_gpus
+    gpus = tuple(max(number, node_gpus) for number in asked_gpus) if script.has_own_nodes else asked_gpus
     _refuse_above("GPUs on a node", max(gpus), _MAX_GPUS)
     if (per_gpu := resources.ntasks_per_gpu) and tasks is None:
         tasks = tuple(per_gpu * number for number in gpus)
@@ -78,7 +78,7 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
 def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
     """Return the number of tasks on each node of a job with `total` tasks, as if all nodes were idle."""
     resources = script.resources
-    if resources.ntasks_per_node or script.has_nodes_alone:
+    if resources.ntasks_per_node or script.has_own_nodes:
         share, rest = divmod(total, nodes)
         return tuple(share + (number < rest) for number in range(nodes))
     # With several partitions, Slurm may start the job on their smallest nodes.
@@ -95,7 +95,7 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
         return tuple(per_task * number for number in tasks)
     if resources.gpu_option != "gpus" or resources.gpus_per_node:
         return (resources.gpu_count,) * nodes
-    if resources.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_nodes_alone):
+    if resources.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_own_nodes):
         return split_among_nodes(total, nodes, node_gpus or None)
     return (max(total // nodes, 1),) * nodes
 
@@ -131,7 +131,7 @@ def _node_counts(script: JobScript, key: str) -> list[int]:
 
 def _least_cpus(resources: ResourceRequest, script: JobScript, gpus: int) -> int:
     """Return the CPUs that a job gets on a node with `gpus` GPUs, however few tasks run there."""
-    if script.has_nodes_alone:
+    if script.has_own_nodes:
         return max(1, *_node_counts(script, "cpus_per_node"))
     return resources.cpus_per_gpu * gpus if resources.cpus_per_gpu else 1
 

@@ -119,7 +119,7 @@ def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str 
         text=text,
         profile=profile or NO_CLUSTER,
         slurm=known_release or DEFAULT_SLURM,
-        assumed=not known_release,
+        is_release_assumed=not known_release,
     )
 
 

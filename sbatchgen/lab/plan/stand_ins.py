@@ -198,7 +198,7 @@ def facts_of_steps(script: JobScript, grant: Grant) -> dict[str, Any]:
         "gpus_per_task": sum(count for _, count in resources.gpus_per_task or ()),
         "release": script.release,
         "knows_cpus": knows_cpus(script),
-        "has_nodes_alone": script.has_nodes_alone,
+        "has_own_nodes": script.has_own_nodes,
         "programs": {name: vars(PROGRAMS[name]) for name in _WRAPPERS | programs("step", "container")},
         "answers": programs("answers"),
     }
@@ -208,4 +208,4 @@ def knows_cpus(script: JobScript) -> bool:
     """Return whether a script says how many CPUs its job has on each node."""
     resources = script.resources
     has_ntasks = resources.ntasks_per_node or resources.ntasks or resources.ntasks_per_gpu
-    return bool(has_ntasks) and not script.has_nodes_alone
+    return bool(has_ntasks) and not script.has_own_nodes

@@ -201,7 +201,7 @@ def _gpu_refusal(options: Options, job: Job, environment: Options) -> str:
     names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
     asks_for_gpus = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
     # A job with whole nodes may have GPUs that it did not ask for.
-    has_no_gpus = not (any(job["gpus"]) or job["has_nodes_alone"])
+    has_no_gpus = not (any(job["gpus"]) or job["has_own_nodes"])
     has_two_totals = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
     if has_two_totals or (has_no_gpus and asks_for_gpus):
         return "Unable to create step for job: Invalid generic resource (gres) specification"

@@ -255,7 +255,9 @@ def _memory_rows(start: StartReport, _: StartReport | None, rehearsed: Rehearsal
     if computed is None:
         yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
         return
-    limits = [int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.kinds() if kind.gpu_memory]
+    limits = [
+        int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.node_kinds() if kind.gpu_memory
+    ]
     shape = "x".join(map(str, computed["shape"]))
     tensors, workspace, card = memory_figures(computed)
     of_limit = f" of {in_bytes(max(limits))}" if limits else ""

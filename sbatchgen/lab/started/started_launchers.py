@@ -66,10 +66,10 @@ def _surplus_message(step: Step, launchers: Sequence[StartedLauncher]) -> tuple[
     first = launchers[0] if step.is_srun and launchers else None
     if not first or not 1 < first.nodes < len(launchers) or _with_too_few_gpus(launchers):
         return "", ""
-    trainings = {(launcher.nodes, launcher.role_option("HOST")[1]) for launcher in launchers}
+    trainings = {(launcher.nodes, launcher.role_option("HOST").value) for launcher in launchers}
     if len(trainings) > 1 or len(_nodes_of(launchers)) < 2:
         return "", ""
-    option = PROGRAMS[first.name].role("NODES")
+    option = PROGRAMS[first.name].option_with_role("NODES")
     return f"{first.name} is for {first.nodes} nodes (--{option}), and starts {len(launchers)} times", option
 
 
@@ -96,12 +96,12 @@ def _missing_nodes(done: DryRun) -> Iterator[Hit]:
         groups: dict[tuple[str, int, str], list[int]] = {}
         for step, launcher in started:
             if launcher.nodes > 1 and launcher.name != "deepspeed":
-                key = (launcher.name, launcher.nodes, launcher.role_option("HOST")[1])
+                key = (launcher.name, launcher.nodes, launcher.role_option("HOST").value)
                 groups.setdefault(key, []).append(step.line)
         count = sum(map(len, groups.values()))
         for (name, nodes, _), lines in groups.items():
             if len(lines) < nodes and count < nodes and not _is_started_elsewhere(done, name):
-                option = PROGRAMS[name].role("NODES")
+                option = PROGRAMS[name].option_with_role("NODES")
                 what = f"{name} waits for {nodes} nodes (--{option}), and starts on {len(lines)}"
                 fix = f"start it with srun on every node: srun --nodes={nodes} --ntasks-per-node=1 {name} ..."
                 if nodes > len(done.grant.nodes):
@@ -132,7 +132,7 @@ def _concurrent_launchers(done: DryRun) -> Iterator[list[tuple[Step, StartedLaun
 def _too_few_gpus_or_nodes(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _steps_with_launchers(done):
         if launcher := _with_too_few_gpus(launchers):
-            option, gpus = PROGRAMS[launcher.name].role("PROCESSES"), len(launcher.process.gpus)
+            option, gpus = PROGRAMS[launcher.name].option_with_role("PROCESSES"), len(launcher.process.gpus)
             # accelerate counts the processes of all nodes, and torchrun counts the processes of a node.
             processes = gpus * launcher.nodes if launcher.name.startswith("accelerate") else gpus
             what = f"--{option} {launcher.options[option]}, but a process has {counted(gpus, 'GPU')}"
@@ -149,7 +149,7 @@ def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
         return
     for step, launchers in _steps_with_launchers(done):
         by_default = [
-            launcher for launcher in launchers if launcher.is_one_by_default and launcher.has_program
+            launcher for launcher in launchers if launcher.starts_one_by_default and launcher.has_program
         ]
         gpus = max((len(launcher.process.gpus) for launcher in by_default), default=0)
         has_number = any("PET_NPROC_PER_NODE" in launcher.process.env for launcher in launchers)
@@ -162,13 +162,15 @@ def _one_process_by_default(done: DryRun) -> Iterator[Hit]:
 def _rendezvous_differs(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _launchers_on_nodes(done):
         for role, variable in (("HOST", "MASTER_ADDR"), ("PORT", "MASTER_PORT")):
-            option = launchers[0].role_option(role)[0]
-            node_by_value = {launcher.role_option(role)[1]: launcher.process.node for launcher in launchers}
+            option = launchers[0].role_option(role).name
+            node_by_value = {
+                launcher.role_option(role).value: launcher.process.node for launcher in launchers
+            }
             if option:
                 yield from _different_values(done, step, f"--{option}", node_by_value, variable)
         yield from _rendezvous_missing(done, step, launchers[0])
         yield from _rendezvous_elsewhere(
-            done, step, {launcher.role_option("HOST")[1] for launcher in launchers}
+            done, step, {launcher.role_option("HOST").value for launcher in launchers}
         )
     for step, ranks in _ranks_by_variables(done):
         for variable in ("MASTER_ADDR", "MASTER_PORT"):
@@ -196,7 +198,7 @@ def _rendezvous_missing(done: DryRun, step: Step, first: StartedLauncher) -> Ite
     # torchrun reads variables such as PET_RDZV_ENDPOINT in place of options.
     knows_address = any(name.startswith("PET_") for name in first.process.env)
     knows_address |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
-    if first.name == "torchrun" and not first.role_option("HOST")[0] and not knows_address:
+    if first.name == "torchrun" and not first.role_option("HOST").name and not knows_address:
         what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
         yield Hit(done.at(step.line), what, rendezvous.RDZV_OPTIONS)
 
@@ -234,13 +236,15 @@ def _all_first(done: DryRun) -> Iterator[Hit]:
     for step, launchers in _without_own_rank(done):
         first = launchers[0]
         option, rank = first.role_option("RANK")
-        has_address = first.role_option("HOST")[0] or first.name != "torchrun"  # else SB307 reports the step
+        has_address = (
+            first.role_option("HOST").name or first.name != "torchrun"
+        )  # else SB307 reports the step
         if has_address and (rank or "0") == "0" and not _is_variable_in_script(done, option):
             same_rank = f"{option}=0" if option else ""
             what, fix = rendezvous.same_rank_texts(first.name, len(_nodes_of(launchers)), same_rank)
             yield Hit(done.at(step.line), what, fix)
     for step, launchers in _steps_with_launchers(done):
-        alone = [launcher for launcher in launchers if not launcher.knows_others]
+        alone = [launcher for launcher in launchers if not launcher.may_know_other_nodes]
         if step.is_srun and len(_nodes_of(alone)) > 1:
             what = rendezvous.missing_hosts_message(len(_nodes_of(alone)))
             yield Hit(done.at(step.line), what, rendezvous.deepspeed_fix())
@@ -255,14 +259,14 @@ def _without_own_rank(done: DryRun) -> Iterator[tuple[Step, list[StartedLauncher
     teams: dict[tuple[str, int, str], list[tuple[Step, StartedLauncher]]] = {}
     for step, launchers in _steps_with_launchers(done):
         for launcher in launchers:
-            if launcher.nodes > 1 and launcher.is_static:
-                host = launcher.role_option("HOST")[1]
+            if launcher.nodes > 1 and launcher.has_static_ranks:
+                host = launcher.role_option("HOST").value
                 teams.setdefault((launcher.name, launcher.nodes, host), []).append((step, launcher))
     for members in teams.values():
         step = members[0][0]
         team = [launcher for other, launcher in members if other is step or run_at_once(step, other)]
         ranks = {
-            launcher.role_option("RANK")[1] or launcher.process.env.get("PET_NODE_RANK") or ""
+            launcher.role_option("RANK").value or launcher.process.env.get("PET_NODE_RANK") or ""
             for launcher in team
         }
         if len(_nodes_of(team)) > 1 and len(ranks) == 1:
