@@ -32,7 +32,7 @@ def of(**start: Any) -> dict[str, Row]:
         "seconds": 1.0,
         "memory": 0,
         "limit": "",
-        "disk": 0,
+        "disk_bytes": 0,
         "failure": "",
     }
     return {

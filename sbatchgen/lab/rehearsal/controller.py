@@ -108,13 +108,13 @@ class _JobStart:
         REQUEUED.unlink(missing_ok=True)
         self.log = Path(PLAN_FOLDER, "log")
         self.log.touch()
-        self.from_byte = self.log.stat().st_size  # where the log of this start begins
-        self.earlier_events = len(_written_events(job))  # events that earlier starts wrote
-        self.began = self.log_grew_at = time.time()
+        self.log_start = self.log.stat().st_size  # the byte at which the log of this start begins
+        self.earlier_event_count = len(_written_events(job))  # of events that earlier starts wrote
+        self.started_at = self.log_grew_at = time.time()
         added = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
         added |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
-            times = {"START": int(self.began), "END": int(self.began) + job.limit_s}
+            times = {"START": int(self.started_at), "END": int(self.started_at) + job.limit_s}
             added |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
         with self.log.open("ab") as log:
             self.batch_process = subprocess.Popen(
@@ -136,7 +136,7 @@ class _JobStart:
         """Let the job train, end it as Slurm does, and return the report of this start."""
         job = self.job
         is_ready = self._wait(job.seconds, until_ready=ending != END)
-        trained_s, events_before = time.time() - self.began, self.events()
+        trained_s, events_before = time.time() - self.started_at, self.events()
         silent_s = time.time() - self.log_grew_at
         stopped_at = time.time() if ending != END and self.batch_process.poll() is None else None
         if stopped_at:
@@ -167,7 +167,9 @@ class _JobStart:
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
             "log": self._log_text()[-_MAX_LOG:],
-            "programs": [asdict(program) for program in read_programs(Path(job.run_dir), int(self.began))],
+            "programs": [
+                asdict(program) for program in read_programs(Path(job.run_dir), int(self.started_at))
+            ],
             "checkpoint": checkpoint,
             "saved_at": saved_at,
         }
@@ -190,7 +192,7 @@ class _JobStart:
     def events(self) -> list[dict[str, Any]]:
         """Return the events of this start from the trainer's file of events, or else from the log."""
         if Path(self.job.run_dir, EVENTS).exists():
-            return _written_events(self.job)[self.earlier_events :]
+            return _written_events(self.job)[self.earlier_event_count :]
         pattern = re.compile(self.job.metrics) if self.job.metrics else None
         lines = self._log_text().splitlines()
         return [event for line in lines for event in line_events(line[:4000], pattern)]
@@ -201,7 +203,7 @@ class _JobStart:
         Returns whether the job is ready, so that Slurm can stop it. A trainer that prints no steps counts as
         ready after `patience` seconds. A job that was requeued and does not end itself gets SIGTERM.
         """
-        deadline, ready_at = time.time() + seconds, self.began + self.job.patience * _slowdown()
+        deadline, ready_at = time.time() + seconds, self.started_at + self.job.patience * _slowdown()
         log_size, has_sigterm = 0, False
         while self.batch_process.poll() is None and time.time() < deadline:
             if (size := self.log.stat().st_size) != log_size:
@@ -233,7 +235,7 @@ class _JobStart:
 
     def _newest_checkpoint(self) -> tuple[str, float | None]:
         """Return the newest checkpoint that this start wrote, and its time; "" and None without one."""
-        newest_time, newest_path = self.began, ""
+        newest_time, newest_path = self.started_at, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
                 relative = path[len(root) + 1 :]
@@ -251,7 +253,7 @@ class _JobStart:
     def _log_text(self) -> str:
         """Return the log of this start."""
         with self.log.open("rb") as stream:
-            stream.seek(self.from_byte)
+            stream.seek(self.log_start)
             return stream.read(1 << 20).decode("utf-8", "replace")
 
 

@@ -49,8 +49,8 @@ def rows(rehearsal: Rehearsal) -> Iterator[Row]:
     If the sandbox hides the folder of the job, each failure names this cause.
     """
     for row in _rows(rehearsal):
-        if rehearsal.hidden and row.outcome == "failed":
-            hidden = f"the job does not see your home folder {rehearsal.hidden}, where it starts"
+        if rehearsal.hidden_folder and row.outcome == "failed":
+            hidden = f"the job does not see your home folder {rehearsal.hidden_folder}, where it starts"
             yield replace(row, detail=f"{hidden}: {row.detail}", fix="show the folder to the job: --see .")
         else:
             yield row
@@ -86,7 +86,7 @@ def _limit_reached_row(what: str, rehearsal: Rehearsal) -> Row:
     """Return the row that tells at which limit of the sandbox a rehearsal ended."""
     if rehearsal.limit != "disk":
         return Row(what, "failed", f"the job has reached its limit of {rehearsal.limit}")
-    limit = in_bytes(rehearsal.disk)
+    limit = in_bytes(rehearsal.disk_bytes)
     detail = (
         f"the run folder has reached its limit of {limit}: half of the free disk, or four times the memory"
     )

@@ -72,9 +72,11 @@ class Rehearsal:
     seconds: float  # the seconds that the rehearsal took
     memory: int  # the largest number of bytes that all processes together had in memory
     limit: str  # the limit that ended the job, such as "time", "memory" or "disk"; "" if no limit ended it
-    disk: int  # the number of bytes that the run folder was allowed to have
+    disk_bytes: int  # the number of bytes that the run folder was allowed to have
     failure: str  # the errors of the controller; "" if it did not fail
-    hidden: str = ""  # the folder in which the job starts, if it is a home folder, which the sandbox hides
+    hidden_folder: str = (
+        ""  # the folder in which the job starts, if it is a home folder, which the sandbox hides
+    )
 
 
 @frozen(kw_only=True)
@@ -121,9 +123,9 @@ def rehearse(
     visible = _visible_folders(job, see, copies)
     tell(_access_text([*visible.chosen_folders, *visible.named_folders, *see], job.run_dir, network=network))
     with copies, _run_folder() as (run_folder, disk_bytes):
-        played = _played_job(job, seconds=seconds, patience=patience)
+        played_job = _played_job(job, seconds=seconds, patience=patience)
         limits = _limits(disk_bytes, seconds=seconds)
-        box = _box(job, played, run_folder, limits, network=network)
+        box = _box(job, played_job, run_folder, limits, network=network)
         result, not_shown = _run(visible, job, box)
     is_hidden = _is_hidden(visible, folder, see)
     unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
@@ -137,9 +139,9 @@ def rehearse(
         memory=result.peak_bytes,
         # The user chose the seconds, so the machine is not called too slow.
         limit="time" if result.limit == "machine" else result.limit,
-        disk=disk_bytes,
+        disk_bytes=disk_bytes,
         failure=result.files.get("err", "").strip(),
-        hidden=str(folder) * is_hidden,
+        hidden_folder=str(folder) * is_hidden,
     )
 
 
@@ -195,7 +197,9 @@ def _limits(disk_bytes: int, *, seconds: float) -> BoxLimits:
     return limits._replace(cpu=math.inf, idle=math.inf, address_space=0, file=0)
 
 
-def _box(job: _RehearsedJob, played: PlayedJob, run_folder: int, limits: BoxLimits, *, network: bool) -> Box:
+def _box(
+    job: _RehearsedJob, played_job: PlayedJob, run_folder: int, limits: BoxLimits, *, network: bool
+) -> Box:
     """Return the sandbox; `run_folder` is the descriptor of a folder that replaces the run folder."""
     resolved, grant = job.resolved, job.grant
     data_folders = []
@@ -206,7 +210,7 @@ def _box(job: _RehearsedJob, played: PlayedJob, run_folder: int, limits: BoxLimi
         hostname=grant.nodes[0],
         home=job.home,
         folder=str(job.folder),
-        files={**dict.fromkeys(data_folders), **_sandbox_files(job, played)},
+        files={**dict.fromkeys(data_folders), **_sandbox_files(job, played_job)},
         covering_files={"/etc/hosts": (hosts.encode(), 0o644)},
         writable_folders={job.run_dir: run_folder},
         devices=_gpu_devices(),
@@ -396,7 +400,7 @@ def _played_job(job: _RehearsedJob, *, seconds: float, patience: float) -> Playe
     )
 
 
-def _sandbox_files(job: _RehearsedJob, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+def _sandbox_files(job: _RehearsedJob, played_job: PlayedJob) -> dict[str, tuple[bytes, int]]:
     """Return the files of the sandbox: the script, stand-ins for Slurm's commands, and facts of the job."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
@@ -417,5 +421,5 @@ def _sandbox_files(job: _RehearsedJob, played: PlayedJob) -> dict[str, tuple[byt
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
         f"{PLAN_FOLDER}/job.slurm": (job.script.text.encode(), 0o755),
         f"{PLAN_FOLDER}/job": (marshal.dumps(facts), 0o644),
-        f"{PLAN_FOLDER}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
+        f"{PLAN_FOLDER}/play.json": (json.dumps(asdict(played_job)).encode(), 0o644),
     }

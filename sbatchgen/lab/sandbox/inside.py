@@ -50,7 +50,7 @@ def main(task: dict[str, Any]) -> None:
     _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
     os.umask(0o022)
     for name, content in task["files"].items():
-        make(name, content)
+        make_entry(name, content)
     # execve closes the write end of the pipe. Until then, the new process has the memory of this process.
     read_end, write_end = os.pipe()
     if not (program := os.fork()):
@@ -69,7 +69,7 @@ def main(task: dict[str, Any]) -> None:
                 pass
         except OSError:
             break
-    files, is_whole = contents(task["place"])
+    files, is_whole = report_files(task["place"])
     limit = limit if limit or is_whole else "records"
     head = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
     head += [f"{len(data)} {name}" for name, data in files.items()]
@@ -98,7 +98,7 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
     return not present
 
 
-def make(name: str, content: tuple[bytes, int] | str | None) -> None:
+def make_entry(name: str, content: tuple[bytes, int] | str | None) -> None:
     """Make a file, a link or a folder, if the system allows it.
 
     `content` is the text and the mode of a file, the target of a link, or None for a folder. An empty file
@@ -200,38 +200,39 @@ def watch(  # noqa: C901 (one limit after another)
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
-    status, peak, cpu_seen, end = None, 0, 0.0, began + limits["seconds"]
-    newest_seen, cpu_before_newest = 0, 0.0  # the newest process, and the CPU seconds before its start
+    status, peak, cpu_seen_s, deadline = None, 0, 0.0, began + limits["seconds"]
+    newest_seen, cpu_before_newest_s = 0, 0.0  # the newest process, and the CPU time before its start
     # Measurements since a process computed. A busy machine makes few in a second, so seconds do not suffice.
     polls_idle = 0
     while True:
         try:
-            child, ended = os.waitpid(-1, os.WNOHANG)
+            child, wait_status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return status or 0, "", peak
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
-            status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["background"])
+            status = os.waitstatus_to_exitcode(wait_status)
+            deadline = min(deadline, now + limits["background"])
             # prelude.sh sends this signal at its limit of commands, and Linux if the trace is too large.
             if status == -signal.SIGXFSZ:
                 return -signal.SIGKILL, "time", peak
         # This limit comes before measuring, because processes can start faster than they are measured.
         if len(pids) > limits["processes"]:
             return -signal.SIGKILL, "processes", peak
-        seconds, is_running, memory = measured(pids, in_memory, limits["memory"])
+        cpu_s, is_running, memory = measure(pids, in_memory, limits["memory"])
         peak = max(peak, memory)
         polls_idle += 1
-        if is_running or seconds > cpu_seen:
-            cpu_seen, computed_at, polls_idle = seconds, now, 0
+        if is_running or cpu_s > cpu_seen_s:
+            cpu_seen_s, computed_at, polls_idle = cpu_s, now, 0
         is_idle = now > computed_at + limits["idle"] and polls_idle > limits["idle"] / _POLL_S
         if (newest := newest_pid()) != newest_seen:
-            newest_seen, cpu_before_newest = newest, seconds
-        used_cpu = seconds > cpu_before_newest + limits["cpu"]
+            newest_seen, cpu_before_newest_s = newest, cpu_s
+        is_over_cpu = cpu_s > cpu_before_newest_s + limits["cpu"]
         # In a dry run, bash itself ends its script at this limit, at the same command on each machine. Other
         # programs end at twice the limit.
         started_too_many = newest > 2 * (limits["started"] or newest)
-        is_over_time = is_idle or used_cpu or started_too_many
-        time_limit = "time" if is_over_time else "machine" if now > end else ""
+        is_over_time = is_idle or is_over_cpu or started_too_many
+        time_limit = "time" if is_over_time else "machine" if now > deadline else ""
         if time_limit and status is not None:  # the program has ended, and only background processes are left
             return status, "", peak
         limit = time_limit or ("memory" if memory > limits["memory"] else "")
@@ -241,8 +242,8 @@ def watch(  # noqa: C901 (one limit after another)
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
 
-def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple[float, bool, int]:
-    """Return the CPU seconds of processes, whether a process runs, and the bytes of memory.
+def measure(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple[float, bool, int]:
+    """Return the CPU seconds of processes, whether one of them runs, and their bytes of memory.
 
     The memory includes the files of the file systems at the paths `in_memory`. If the sum is above `limit`,
     memory that several processes share counts only once, which takes longer to measure.
@@ -250,7 +251,7 @@ def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple
     times, is_running, sizes = os.times(), False, {}
     ticks = (times.children_user + times.children_system) * _TICKS_PER_S
     for name in pids:
-        if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
+        if fields := read_kernel_file(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
             is_running = is_running or fields[0] in "RD"
             sizes[name] = int(fields[21]) * _PAGE_BYTES
@@ -258,17 +259,17 @@ def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple
     size = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
     size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE_BYTES
     for name in sizes if sum(sizes.values()) + size > limit else ():
-        parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
+        parts = read_kernel_file(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
     return ticks / _TICKS_PER_S, is_running, sum(sizes.values()) + size
 
 
 def newest_pid() -> int:
     """Return the id of the newest process, which is also the number of processes that ever started."""
-    return int(read("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
+    return int(read_kernel_file("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
 
 
-def read(name: str) -> str:
+def read_kernel_file(name: str) -> str:
     """Return the text of a file of the kernel; "" for a process that has ended."""
     try:
         with open(name, encoding="utf-8", errors="replace") as file:
@@ -277,7 +278,7 @@ def read(name: str) -> str:
         return ""
 
 
-def contents(place: str) -> tuple[dict[str, bytes], bool]:
+def report_files(place: str) -> tuple[dict[str, bytes], bool]:
     """Return the first bytes of the program's output and records, and whether all records are whole."""
     texts, remaining = {}, _MAX_REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
