@@ -21,7 +21,7 @@ class Entry:
 
     key: str
     value: str = ""  # the value as YAML on one line; "" if `items` or `entries` has the value
-    above: Sequence[str] = ()  # lines of comment before the key
+    comments: Sequence[str] = ()  # lines of comment before the key
     items: Sequence[str] = ()  # the items of a list, as YAML
     entries: Sequence[Entry] = ()  # the entries of a mapping
 
@@ -37,7 +37,7 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
     """Yield the lines of a mapping, with comments."""
     pad = " " * indent
     for entry in entries:
-        yield from (f"{pad}# {comment(text)}" for text in entry.above)
+        yield from (f"{pad}# {comment(text)}" for text in entry.comments)
         if entry.key:
             yield f"{pad}{scalar(entry.key)}: {entry.value}".rstrip()
             yield from lines(entry.entries, indent + 2)

@@ -29,10 +29,7 @@ _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min 
 
 
 def profile_text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
-    """Return the text of a new profile.
-
-    Its comments name the programs of this machine that are on the PATH of `environment`.
-    """
+    """Return the text of a new profile, whose comments name the programs on the PATH of `environment`."""
     entries = [
         _comments(f"The profile of cluster {name}, as `sbatchgen profile discover` found it."),
         Entry("name", scalar(name)),
@@ -48,12 +45,12 @@ def profile_text(cluster: LiveCluster, environment: Mapping[str, str], *, name: 
 
 def entries_from_slurm(cluster: LiveCluster) -> list[Entry]:
     """Return the facts that Slurm shows, as entries of a profile in their order."""
-    return [entry for entry in _all_entries(cluster) if entry.key or entry.above]
+    return [entry for entry in _all_entries(cluster) if entry.key or entry.comments]
 
 
-def _comments(*above: str) -> Entry:
+def _comments(*comments: str) -> Entry:
     """Return an entry that has only these comments."""
-    return Entry("", above=above)
+    return Entry("", comments=comments)
 
 
 def _key_entries(**values: object) -> Iterator[Entry]:
@@ -128,10 +125,8 @@ def _user_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the entry `user` with facts about this user, if limits of the cluster depend on the user."""
     groups = {group for partition in cluster.partitions for group in partition.groups}
     has_submit_hosts = any(partition.submit_hosts for partition in cluster.partitions)
-    has_enforced_accounts = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
-    accounts = [
-        account for account in cluster.accounts or () if has_enforced_accounts and is_clean(account.name)
-    ]
+    enforces_accounts = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
+    accounts = [account for account in cluster.accounts or () if enforces_accounts and is_clean(account.name)]
     if not is_clean(cluster.user) or not (groups or has_submit_hosts or accounts):
         return
     default = next((account for account in accounts if account.is_default), None)
@@ -150,8 +145,8 @@ def _user_entry(cluster: LiveCluster) -> Iterator[Entry]:
         and flow_mapping({name: flow_list(names) for name, names in qos_of_accounts.items()}),
         qos=is_clean(default_qos) and scalar(default_qos),
     )
-    above = ["Facts about this user only; remove them from a profile for others."]
-    yield Entry("user", above=above, entries=[*keys])
+    comments = ["Facts about this user only; remove them from a profile for others."]
+    yield Entry("user", comments=comments, entries=[*keys])
 
 
 def _limits_entry(cluster: LiveCluster) -> Iterator[Entry]:
@@ -177,41 +172,47 @@ def _limits_entry(cluster: LiveCluster) -> Iterator[Entry]:
     )
     values = ((name, cluster.setting(name)) for name in _SHOWN_SETTINGS)
     settings = ", ".join(f"{name}={value}" for name, value in values if value not in ("", "none", "OFF"))
-    above = [f"slurm.conf: {settings}"]
+    comments = [f"slurm.conf: {settings}"]
     if cluster.setting("JobSubmitPlugins"):
-        above.append("A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules.")
-    yield Entry("limits", above=above, entries=[*limits])
+        comments.append(
+            "A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules."
+        )
+    yield Entry("limits", comments=comments, entries=[*limits])
 
 
 def _partitions_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the entry `partitions`."""
     # Nodes in state FUTURE exist only in slurm.conf.
-    present = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
-    kinds_by_partition = kinds_of_nodes(present, cluster.settings)
-    future = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
-    above, usable, entries = [], [], []
+    present_nodes = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
+    kinds_by_partition = kinds_of_nodes(present_nodes, cluster.settings)
+    future_counts = Counter(
+        name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions
+    )
+    comments, usable_partitions, entries = [], [], []
     for partition in cluster.partitions:
         if partition.root_only or not is_clean(partition.name):
             reason = "only root may use it" if partition.root_only else "a profile can't hold its name"
-            above.append(f"Left out: {partition.name}, {reason}")
+            comments.append(f"Left out: {partition.name}, {reason}")
         else:
-            usable.append(partition)
+            usable_partitions.append(partition)
     if "partitions" in cluster.setting("PrivateData"):
-        above.append("PrivateData hides partitions: there may be others; ask an administrator.")
+        comments.append("PrivateData hides partitions: there may be others; ask an administrator.")
     # A job that names no partition gets the first one that fits, so partitions for few users come last.
-    usable.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
-    for usable_partition in usable:
+    usable_partitions.sort(
+        key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default)
+    )
+    for usable_partition in usable_partitions:
         name = usable_partition.name
         # Slurm's number of nodes includes those in state FUTURE.
-        present_count = max(usable_partition.nodes - future[name], 0)
+        present_count = max(usable_partition.nodes - future_counts[name], 0)
         partition = replace(usable_partition, nodes=present_count)
         kinds = kinds_by_partition.get(name, Counter())
         keys, notes = [*_partition_keys(partition, kinds, cluster)], []
         if not any(entry.key for entry in keys):  # the partition is {}, and its comments are written above
-            notes += [note for entry in keys for note in entry.above]
+            notes += [note for entry in keys for note in entry.comments]
             keys = []
         entries.append(Entry(partition.name, "" if keys else "{}", notes, entries=keys))
-    yield Entry("partitions" if entries else "", above=above, entries=entries)
+    yield Entry("partitions" if entries else "", comments=comments, entries=entries)
 
 
 def _partition_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
@@ -409,8 +410,8 @@ def _qos_entry(cluster: LiveCluster) -> Iterator[Entry]:
             rows.append(Entry(name, "" if keys else "{}", entries=keys))
         yield Entry("qos", entries=rows)
     elif qos_by_name and "qos" in enforced:
-        above = ["No limits of QOS are enforced."]
-        yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in qos_by_name])
+        comments = ["No limits of QOS are enforced."]
+        yield Entry("qos", comments=comments, entries=[Entry(name, "{}") for name in qos_by_name])
     elif qos_by_name:
         yield _comments("QOS are not enforced (AccountingStorageEnforce).")
 

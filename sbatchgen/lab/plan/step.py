@@ -52,12 +52,12 @@ def main() -> int:
         record(name, words, environment)
         return 0
     if name == "srun":
-        options, command = parsed([name, *words], at, job["programs"][program])
+        options, command = read_command([name, *words], at, job["programs"][program])
         return srun(words, options, command, job, environment)
     return start([([name, *words], environment)], job)
 
 
-def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
+def read_command(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
     """Read the options of a command from the word `at` on; return them, and the words after them.
 
     `row` is the program's row in programs.txt.
@@ -80,7 +80,7 @@ def srun(words: list[str], options: Options, command: list[str], job: Job, envir
     status = step(first_part, options, command[:colon], job, environment)
     if not later_parts:
         return status
-    next_options, next_command = parsed(["srun", *later_parts], 1, job["programs"]["srun"])
+    next_options, next_command = read_command(["srun", *later_parts], 1, job["programs"]["srun"])
     return max(status, srun(later_parts, next_options, next_command, job, environment))
 
 
@@ -88,7 +88,9 @@ def step(words: list[str], options: Options, command: list[str], job: Job, envir
     """Start the tasks of a step on the nodes that the step gets; return the highest exit status."""
     if _print_information(options, job):
         return 0
-    exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
+    exported = exported_variables(
+        options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment
+    )
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
     # The name of the step has the number, the line and the words of its command. It is the same in each run.
     name = " ".join([environment.get("__plan_count", "0"), line, *words])
@@ -96,7 +98,7 @@ def step(words: list[str], options: Options, command: list[str], job: Job, envir
     gpus_by_node = job.get("placements", {}).get(name, {})
     tasks, refusal = tasks_of_step(options, job, environment, list(gpus_by_node))
     prefix = "refused." if refusal else ""  # Slurm gives a refused step no number
-    if command and "/" not in command[0] and "PATH" not in exports:
+    if command and "/" not in command[0] and "PATH" not in exported:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = _next_number(prefix)
     marks = {"__plan_step": f"{prefix}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
@@ -109,14 +111,14 @@ def step(words: list[str], options: Options, command: list[str], job: Job, envir
     if options.get("chdir"):
         os.chdir(options["chdir"])
     commands = []
-    program = _file_to_run(command[0], exports) if command else None
+    program = _file_to_run(command[0], exported) if command else None
     limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
-    shown = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
-    without_gpus = {key: value for key, value in exports.items() if key not in _STEP_GPU_VARIABLES}
-    for task in shown:
+    tasks_to_start = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
+    without_gpus = {key: value for key, value in exported.items() if key not in _STEP_GPU_VARIABLES}
+    for task in tasks_to_start:
         with_gpus = task | {"gpus": gpus_by_node.get(task["host"])}
-        set_by_slurm = task_variables(with_gpus, tasks, options, job, exports)
-        inherited = exports if "CUDA_VISIBLE_DEVICES" in set_by_slurm else without_gpus
+        set_by_slurm = task_variables(with_gpus, tasks, options, job, exported)
+        inherited = exported if "CUDA_VISIBLE_DEVICES" in set_by_slurm else without_gpus
         marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, inherited | set_by_slurm | marks))
@@ -149,8 +151,8 @@ def _next_number(prefix: str) -> int:
             return number
 
 
-def exported(export: str, environment: Options) -> Options:
-    """Return the variables that --export passes to a step."""
+def exported_variables(export: str, environment: Options) -> Options:
+    """Return the variables that --export passes to a step. `export` is the option's value."""
     words = [word for word in export.split(",") if word]
     names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
     passed = {
@@ -176,7 +178,7 @@ def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
             copy.write(stream.read())
         file_actions = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
     for command, environment in commands:
-        words, inner = unwrapped(command, environment, job)
+        words, inner = unwrap(command, environment, job)
         if not words:
             continue
         program = _file_to_run(words[0], inner)
@@ -194,7 +196,7 @@ def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
     return abs(worst)
 
 
-def unwrapped(words: list[str], environment: Options, job: Job) -> tuple[list[str], Options]:
+def unwrap(words: list[str], environment: Options, job: Job) -> tuple[list[str], Options]:
     """Return the command that containers and wrappers start, and its environment; record the containers.
 
     A wrapper that starts no command is recorded itself, and the command is [].

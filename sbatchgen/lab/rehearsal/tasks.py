@@ -28,7 +28,7 @@ class AbortedError(Exception):
 def main() -> int:
     """Run a step; return the highest exit status of its tasks."""
     job: dict[str, Any] = marshal.loads(Path(step.PLAN_FOLDER, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
-    options, command = step.parsed(sys.argv, 1, job["programs"]["srun"])
+    options, command = step.read_command(sys.argv, 1, job["programs"]["srun"])
     if "help" in options:
         print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")
         return 0
@@ -41,7 +41,7 @@ def main() -> int:
         os.chdir(folder)
     if os.environ.get(MEMORY):
         tasks, command = tasks[:1], _memory_command(command)
-    exported = step.exported(options.get("export", "ALL"), environment)
+    exported = step.exported_variables(options.get("export", "ALL"), environment)
     step_file = STEPS / str(os.getpid())
     step_file.write_text(options.get("job-name", "step"), encoding="utf-8")
     try:

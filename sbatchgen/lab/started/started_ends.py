@@ -89,18 +89,18 @@ def _plan_at_limit(plan: DryRun) -> Iterator[Hit]:
     elif limit == "time":
         what = "the script did not end in a dry run: what follows is not shown"
         loop = _loop_line(plan)
-        fix = f"start fewer than {STARTS_PER_RUN} programs up to there, or see what it waits for"
+        fix = f"start fewer than {STARTS_PER_RUN} programs before this line, or check what it waits for"
         if loop:
-            fix = "see the loop there: it waits for something that did not happen"
+            fix = "check the loop at this line: it waits for something that did not happen"
         yield Hit(plan.at(loop or _end_line(plan)), what, fix)
     elif limit == "machine":
-        what = f"this machine was too slow for a plan: it ended after {MAX_SECONDS:g} s: "
+        what = f"this machine was too slow for a plan, which ended after {MAX_SECONDS:g} s: "
         what += "what follows is not shown"
         yield Hit(plan.at(_end_line(plan)), what, "plan on a machine that is less busy", "warning")
     elif limit:
         after = f"after {counted(count, 'step')}" if count else "before any program"
         what = f"the plan ends early, {after}: the script {_LIMIT_TEXTS.get(limit, _DAMAGE_TEXT)}"
-        yield Hit(plan.at(_end_line(plan)), what, "see the loop there", None if count else "warning")
+        yield Hit(plan.at(_end_line(plan)), what, "check the loop at this line", None if count else "warning")
 
 
 @RULES.add_for_dry_run(directives.RULES, "SB147")
@@ -115,8 +115,8 @@ def _heterogeneous_job(plan: DryRun) -> Iterator[Hit]:
 
 def _loop_line(plan: DryRun) -> int:
     """Return the first line of a loop that ran at the end of the trace; 0 without a loop."""
-    times = Counter(entry.line for entry in plan.trace[-_MAX_LAST_COMMANDS:])
-    return min((line for line, count in times.items() if count >= _MIN_ROUNDS), default=0)
+    rounds_by_line = Counter(entry.line for entry in plan.trace[-_MAX_LAST_COMMANDS:])
+    return min((line for line, count in rounds_by_line.items() if count >= _MIN_ROUNDS), default=0)
 
 
 @RULES.add("SB337", "info", "a script that starts no program", source="bash(1)")
@@ -128,12 +128,12 @@ def _nothing_started(plan: DryRun) -> Iterator[Hit]:
         yield Hit(
             plan.at(_end_line(plan)),
             f"{what}: {plan.last_message}" if plan.last_message else what,
-            "see this line",
+            "check the command at this line",
         )
     elif plan.script.launches:
         launch = plan.script.launches[-1]
         what = f"{launch.program.name} is never reached: the script ends with 0 at line {_end_line(plan)}"
-        yield Hit(plan.at(launch.command.line), what, "see the conditions around it")
+        yield Hit(plan.at(launch.command.line), what, "check the conditions around this line")
 
 
 @RULES.add("SB338", "warning", "an expression that bash can't compute", source="bash(1)")
@@ -148,9 +148,9 @@ def _wrong_arithmetic(plan: DryRun) -> Iterator[Hit]:
 def _syntax_error(plan: DryRun) -> Iterator[Hit]:
     match = _PARSE_ERROR.search(_stderr(plan))
     if match and not plan.result.limit:
-        before = "before its end" if plan.steps else "before it starts a program"
-        what = f"the script ends with {plan.result.status} {before}: {match[1]}"
-        fix = "close what is open, or fill in what is missing"
+        moment = "before its end" if plan.steps else "before it starts a program"
+        what = f"the script ends with {plan.result.status} {moment}: {match[1]}"
+        fix = "close the open quote, bracket or block, or add the missing word"
         if plan.script.body.language == "ksh":  # ksh has syntax that bash lacks
             what = f"bash, which stands for ksh in a plan, can't parse this: {match[1]}"
             fix = "plan a script of bash"
@@ -166,22 +166,22 @@ def _syntax_error(plan: DryRun) -> Iterator[Hit]:
 
 @RULES.add_for_dry_run(statuses.RULES, "SB311", "info")
 def _status_lost_in_pipe(plan: DryRun) -> Iterator[Hit]:
-    hiding = _hiding_command(plan)
-    if hiding and hiding.pipe_end:
-        name, line = hiding.pipe_end
+    hiding_command = _hiding_command(plan)
+    if hiding_command and hiding_command.pipe_end:
+        name, line = hiding_command.pipe_end
         what = f"the job ends with 0 even if every program in it fails: the pipe to {name} hides it"
         yield Hit(plan.at(line), what, "set -o pipefail")
 
 
 @RULES.add_for_dry_run(statuses.RULES, "SB312", "info")
 def _status_lost_by_last_command(plan: DryRun) -> Iterator[Hit]:
-    hiding = _hiding_command(plan)
-    if hiding and not hiding.pipe_end:
-        what = f"the job ends with 0 even if every program in it fails: {hiding.name} comes last"
+    hiding_command = _hiding_command(plan)
+    if hiding_command and not hiding_command.pipe_end:
+        what = f"the job ends with 0 even if every program in it fails: {hiding_command.name} comes last"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-        if hiding.name == "wait":
+        if hiding_command.name == "wait":
             fix = "wait for each process by its id: wait $id || exit"
-        yield Hit(plan.at(hiding.line), what, fix)
+        yield Hit(plan.at(hiding_command.line), what, fix)
 
 
 class _HidingCommand(NamedTuple):

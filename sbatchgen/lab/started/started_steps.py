@@ -33,7 +33,7 @@ def _refused_step(plan: DryRun) -> Iterator[Hit]:
     for step in plan.steps:
         if step.refusal and not any(bad_node_options(plan, step)):
             what = f"Slurm refuses this step: {step.refusal}"
-            fix = "see -n, -N and -c of srun"
+            fix = "check -n, -N and -c of this srun"
             if "(gres)" in step.refusal and not any(plan.grant.gpus):
                 what = f"Slurm refuses this step, unless the partition gives whole nodes: {step.refusal}"
                 fix = "ask for the GPUs of the job, as by --gpus-per-node, or plan with --profile"
