@@ -359,7 +359,7 @@ def plan(
     if not diff:
         Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
     plans = [
-        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, see=see)
+        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, extra_folders=see)
         for script, inputs, nodes in scripts
     ]
     if diff:

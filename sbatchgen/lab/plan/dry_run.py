@@ -67,8 +67,8 @@ PROCESSES = 1000  # processes that all runs together may start
 STARTS_PER_RUN = 400  # processes that a single run may start, so that another run can follow
 COMMANDS = 20_000  # commands of bash that a run may run
 MAX_SECONDS = 300.0  # seconds that all runs together may take
-_MAX_CPU_S = 2.5  # seconds of CPU time without a new program; then the sandbox ends the run
-_MAX_IDLE_S = 1.5  # seconds in which no program computes; then the sandbox ends the run
+_CPU_LIMIT_S = 2.5  # seconds of CPU time without a new program; then the sandbox ends the run
+_IDLE_LIMIT_S = 1.5  # seconds in which no program computes; then the sandbox ends the run
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MIN_PROCESSES = 50  # if the budget has fewer processes, no other run starts
 _MACHINE_VARIABLES = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))  # bash sets these itself
@@ -96,10 +96,10 @@ class RunBudget(NamedTuple):
         """Return the limits of the next run."""
         processes = min(self.processes, STARTS_PER_RUN)
         return BoxLimits(
-            cpu=_MAX_CPU_S,
+            cpu=_CPU_LIMIT_S,
             background=self.seconds,
             seconds=self.seconds,
-            idle=_MAX_IDLE_S,
+            idle=_IDLE_LIMIT_S,
             started=processes,
         )
 
@@ -177,14 +177,14 @@ def dry_run(
     *,
     home: str,
     user: str,
-    see: Sequence[str] = (),
+    extra_folders: Sequence[str] = (),
     max_runs: int = _MAX_RUNS,
     budget: RunBudget | None = None,
 ) -> DryRun:
     """Run a script at most `max_runs` times on nodes that do not exist, as if submitted in `folder`.
 
-    The script sees its own folder and the folders in `see`. The folder `home` is empty in the sandbox.
-    `budget` limits all runs together.
+    The script sees its own folder and the `extra_folders`. The folder `home` is empty in the sandbox. `budget`
+    limits all runs together.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -198,7 +198,7 @@ def dry_run(
     inputs = _with_stand_ins(inputs, missing_log_folders(script, workdir))
     with ExitStack() as copies:
         box = box._replace(system_layers=layers_of_files(box.covering_files, copies))
-        always_shown = (sys.base_prefix, *see)  # this Python runs the first process of the sandbox
+        always_shown = (sys.base_prefix, *extra_folders)  # this Python runs the first process of the sandbox
         visible = visible_folders(
             script.text, workdir, [folder], copies, home=home, user=user, always_shown=always_shown
         )

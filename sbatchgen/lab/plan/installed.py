@@ -16,9 +16,10 @@ _MAX_WORDS = 4000  # words of a text that each pattern looks at
 
 
 def named_bin_folders(text: str, folder: str) -> Iterator[str]:
-    """Yield the folders of programs that a text names, such as .venv/bin, or by their environment .venv.
+    """Yield the folders of programs that a text names.
 
-    A relative path begins in `folder`.
+    The text has the path of such a folder, for example .venv/bin, or the path of its environment, for example
+    .venv. A relative path begins in `folder`.
     """
     seen: set[str] = set()
     for pattern, suffix in ((_BIN, ""), (_PATH, "/bin")):

@@ -19,7 +19,7 @@ from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES
 _WIDTH = 110  # characters of a line
 _MIN_SIMILAR_STEPS = 3  # fewer similar steps do not share a text
 _MAX_DIFFERENT_WORDS = 4  # words in which similar steps may differ
-_MAX_LISTED_NODES = 6  # nodes whose numbers of GPUs are listed
+_LISTED_NODES = 6  # nodes whose numbers of GPUs are listed
 _MIN_REPEATED = 5  # variables for which a step says "as above"; fewer variables are repeated
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
 # Marks in a row of several processes. Each stands for the value that differs: the rank, the index or the name
@@ -67,7 +67,7 @@ def headline(plan: DryRun) -> str:
     processes = sum(map(_process_count, plan.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
     if len({*grant.gpus}) > 1:
-        gpus = f", with {first_names([*map(str, grant.gpus)], _MAX_LISTED_NODES)} GPUs on idle nodes"
+        gpus = f", with {first_names([*map(str, grant.gpus)], _LISTED_NODES)} GPUs on idle nodes"
     limit = plan.result.limit
     end = f"stopped: limit of {limit}" if limit else f"ends with {plan.result.status}"
     steps = f"{counted(len(plan.steps), 'step')} with {counted(processes, 'process')}"

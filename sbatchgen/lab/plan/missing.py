@@ -21,7 +21,7 @@ from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.plan.visible_folders import path_of
 
 _MAX_MESSAGES = 40  # messages of each kind that are read
-_MAX_LAST_COMMANDS = 40  # commands at the end of a trace in which a false test is looked for
+_TRACE_END_LENGTH = 40  # commands at the end of a trace in which a false test is looked for
 _NOT_FOUND = "(?:No such file or directory|Not a directory)"
 # script: line 3: cd: data: No such file or directory
 _BASH_MESSAGE = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}")
@@ -329,7 +329,7 @@ def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterato
     # The functions in which the script ended, by the commands read so far; "" outside of functions.
     ending_functions: set[str] = set()
     found_cause = False  # whether the loop has passed a command that may have failed
-    for entry in reversed(trace[-_MAX_LAST_COMMANDS:]):
+    for entry in reversed(trace[-_TRACE_END_LENGTH:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
         is_test = bool(_is_test(entry) or _LOOKING_COMMAND.match(entry.command))
         gives_up = bool(_GIVING_UP_COMMAND.match(entry.command))

@@ -33,12 +33,12 @@ def plan_of(
     inputs: DryRunInputs | None = None,
     *,
     nodes: int | None = None,
-    see: Sequence[str] = (),
+    extra_folders: Sequence[str] = (),
 ) -> DryRun:
     """Return the dry run of a script that a user submits in `folder`.
 
     The script sees only HOME and USER of the environment. `nodes` replaces the number of the script's
-    --nodes. The script may also see the folders in `see`.
+    --nodes. The script may also see the `extra_folders`.
 
     Raises:
         DocumentError: The script is not a shell script.
@@ -53,7 +53,7 @@ def plan_of(
         raise NoSandboxError.of("it is not Linux") from None
     grant = grant_of(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
-    run = partial(dry_run, script, grant, str(folder), home=home, user=user, see=see)
+    run = partial(dry_run, script, grant, str(folder), home=home, user=user, extra_folders=extra_folders)
     plan = run(inputs or DryRunInputs())
     if plan.result.limit in ("time", "machine", "records"):
         plan = _with_first_steps(plan)  # how many further steps such a run reaches is chance

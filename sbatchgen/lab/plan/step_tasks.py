@@ -108,8 +108,8 @@ def _node_count(names: list[str], options: Options, job: Job, environment: Optio
     # Without --nodes, the step gets all nodes of the job.
     count = max(least, min(high, len(names))) or min(len(names), len(job["nodes"]))
     if count > len(names) or not names:
-        few = f"Only allocated {len(names)} nodes asked for {least}"
-        return 0, few if names else "Requested node configuration is not available"
+        too_few_nodes = f"Only allocated {len(names)} nodes asked for {least}"
+        return 0, too_few_nodes if names else "Requested node configuration is not available"
     return count, ""
 
 
@@ -122,6 +122,7 @@ def _tasks_on_nodes(
     """
     share, rest = divmod(total, len(names))
     node_tasks = [share + (node < rest) for node in range(len(names))]
+    # A step with all tasks and nodes of its job runs the tasks where the job has them.
     if total == sum(job["tasks"]) and len(names) == len(job["nodes"]) and is_job_total:
         node_tasks = list(job["tasks"])
     if job["knows_cpus"] and "overcommit" not in options:

@@ -36,7 +36,7 @@ _KERNEL_FACTS = "/sys"  # shown without a layer, because it has facts of the ker
 _PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # folders that each sandbox shows
 _SYSTEM_FOLDERS = ("/usr", "/var")  # box.py decides which of their folders a sandbox shows
 _MAX_FOLDERS = 64  # the limit for folders that the script names, and for the mounts below each folder
-_MAX_STARTS = 4  # starts of a sandbox, each without the layers that the system refused before
+_SANDBOX_STARTS = 4  # starts of a sandbox, each without the layers that the system refused before
 _MARK_ENTRIES = 8  # entries in the mark of a folder, by which the sandbox recognizes the folder
 _MARK_NAMES = 5000  # names in the mark of a folder over which copies lie
 _MAX_LAYERS = 300  # layers of all folders together
@@ -93,7 +93,7 @@ class VisibleFolders:
 
         If the system refuses some layers, `start` is called again without these layers.
         """
-        for attempt in range(_MAX_STARTS):
+        for attempt in range(_SANDBOX_STARTS):
             with self.open() as shown:
                 try:
                     return start(shown)

@@ -140,14 +140,7 @@ class _JobStart:
         silent_s = time.time() - self.log_grew_at
         stopped_at = time.time() if ending != END and self.batch_process.poll() is None else None
         if stopped_at:
-            wait_s = float(job.kill_wait)
-            if ending == LIMIT and job.signal and job.signal_lead_s:
-                only_batch = job.only_batch_gets_signal
-                self._send_signal(job.signal, to_tasks=not only_batch, to_batch=only_batch)
-                wait_s = min(job.signal_lead_s, job.seconds)
-            else:
-                self._send_signal(signal.SIGTERM)
-            self._wait(wait_s)
+            self._stop(ending)
         is_running = self.batch_process.poll() is None
         self._kill_all()  # a script that has ended may have left processes
         status = self.batch_process.wait()
@@ -173,6 +166,17 @@ class _JobStart:
             "checkpoint": checkpoint,
             "saved_at": saved_at,
         }
+
+    def _stop(self, ending: str) -> None:
+        """Send the signal with which Slurm stops the job, and wait until the job ends or must be killed."""
+        job = self.job
+        if ending == LIMIT and job.signal and job.signal_lead_s:
+            only_batch = job.only_batch_gets_signal
+            self._send_signal(job.signal, to_tasks=not only_batch, to_batch=only_batch)
+            self._wait(min(job.signal_lead_s, job.seconds))
+        else:
+            self._send_signal(signal.SIGTERM)
+            self._wait(job.kill_wait)
 
     def compute_memory(self) -> StartReport:
         """Wait until the start has computed the GPU memory of the training, and return the report."""

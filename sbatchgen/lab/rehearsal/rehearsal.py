@@ -105,29 +105,31 @@ def rehearse(
     seconds: float,
     patience: float,
     network: bool,
-    see: Sequence[str] = (),
+    extra_folders: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
     """Start a job from `folder` four times: until its time limit, a requeue, scancel and its end.
 
     Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
     that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
-    folders in `see`. With `network`, it has the machine's network. `tell` is called with a text that tells
-    the user what the job may read and write.
-
-    Raises NoSandboxError if this machine allows no sandbox.
+    `extra_folders`. With `network`, it has the machine's network. `tell` gets a text for the user about the
+    folders and the network. Raises NoSandboxError if this machine allows no sandbox.
     """
     resolved, unproven = _with_programs_on_this_machine(request.resolved, folder, environment)
     job = _rehearsed_job(request._replace(resolved=resolved), environment, folder)
     copies = ExitStack()  # removes the copies of the folders at its end
-    visible = _visible_folders(job, see, copies)
-    tell(_access_text([*visible.chosen_folders, *visible.named_folders, *see], job.run_dir, network=network))
+    visible = _visible_folders(job, extra_folders, copies)
+    tell(
+        _access_text(
+            [*visible.chosen_folders, *visible.named_folders, *extra_folders], job.run_dir, network=network
+        )
+    )
     with copies, _run_folder() as (run_folder, disk_bytes):
         played_job = _played_job(job, seconds=seconds, patience=patience)
         limits = _limits(disk_bytes, seconds=seconds)
         box = _box(job, played_job, run_folder, limits, network=network)
         result, not_shown = _run(visible, job, box)
-    is_hidden = _is_hidden(visible, folder, see)
+    is_hidden = _is_hidden(visible, folder, extra_folders)
     unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
     unproven += [(path, f"not shown: {why}") for path, why in sorted(not_shown.items())]
     return Rehearsal(
@@ -173,8 +175,8 @@ def _rehearsed_job(request: Request, environment: Mapping[str, str], folder: Pat
     )
 
 
-def _visible_folders(job: _RehearsedJob, see: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
-    """Return the folders that the job sees: its folder, `see`, this package, and all of its Python."""
+def _visible_folders(job: _RehearsedJob, extra_folders: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
+    """Return the folders that the job sees: its own, `extra_folders`, this package, and all of its Python."""
     folder, pythons = str(job.folder), [*_python_folders(job.resolved)]
     visible = visible_folders(
         job.script.text,
@@ -183,7 +185,7 @@ def _visible_folders(job: _RehearsedJob, see: Sequence[str], cleanup: ExitStack)
         cleanup,
         home=job.home,
         user=job.user,
-        always_shown=(*pythons, *see, "/sys"),
+        always_shown=(*pythons, *extra_folders, "/sys"),
     )
     added = [path for python in pythons for path in added_folders(Path(python))]
     return visible.with_paths(path for path in added if not Path(path).is_relative_to(_PACKAGE_PARENT))
@@ -223,7 +225,7 @@ def _box(
 def _run(visible: VisibleFolders, job: _RehearsedJob, box: Box) -> tuple[RunResult, Mapping[str, str]]:
     """Let the controller play Slurm in the sandbox.
 
-    Returns the end of the controller, and the folders that the job could not see, with the reasons.
+    Returns the controller's result, and the folders that the job could not see, with the reasons.
     """
     argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLAN_FOLDER}/play.json")
 
@@ -233,10 +235,10 @@ def _run(visible: VisibleFolders, job: _RehearsedJob, box: Box) -> tuple[RunResu
     return visible.run(start)
 
 
-def _is_hidden(visible: VisibleFolders, folder: Path, see: Sequence[str]) -> bool:
+def _is_hidden(visible: VisibleFolders, folder: Path, extra_folders: Sequence[str]) -> bool:
     """Return whether the sandbox hides the folder in which the job starts, because it is a home folder."""
     return os.path.realpath(folder) in visible.homes and not any(
-        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
+        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in extra_folders
     )
 
 

@@ -22,7 +22,7 @@ else:
 
 MAX_FILE_BYTES = 4 << 20  # bytes of each file in the report
 MAX_RECORDS = 4000  # records of started programs in the report
-_MAX_REPORT_BYTES = 64 << 20  # bytes of all files in the report
+_REPORT_BYTES = 64 << 20  # bytes of all files in the report
 _POLL_S = 0.02  # seconds between two measurements
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # units of CPU time in /proc
 _PAGE_BYTES = resource.getpagesize()
@@ -62,6 +62,17 @@ def main(task: dict[str, Any]) -> None:
     os.read(read_end, 1)
     disks = [Disk(path, task["limits"]["disk"]) for path in task["on_disk"]]
     status, limit, memory = watch(program, task["limits"], task["in_memory"], disks)
+    kill_all()
+    files, is_whole = report_files(task["place"])
+    limit = limit if limit or is_whole else "records"
+    head = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
+    head += [f"{len(data)} {name}" for name, data in files.items()]
+    with open(1, "wb") as report:
+        report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
+
+
+def kill_all() -> None:
+    """Kill all other processes in the sandbox."""
     while True:  # several times, because a process may start another one before it is killed
         try:
             os.kill(-1, signal.SIGKILL)
@@ -69,12 +80,6 @@ def main(task: dict[str, Any]) -> None:
                 pass
         except OSError:
             break
-    files, is_whole = report_files(task["place"])
-    limit = limit if limit or is_whole else "records"
-    head = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
-    head += [f"{len(data)} {name}" for name, data in files.items()]
-    with open(1, "wb") as report:
-        report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
 
 
 def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
@@ -280,7 +285,7 @@ def read_kernel_file(name: str) -> str:
 
 def report_files(place: str) -> tuple[dict[str, bytes], bool]:
     """Return the first bytes of the program's output and records, and whether all records are whole."""
-    texts, remaining = {}, _MAX_REPORT_BYTES
+    texts, remaining = {}, _REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
     records = sorted(name for name in names if name.replace(".", "").isdigit())
     is_whole = len(records) <= MAX_RECORDS

@@ -27,7 +27,7 @@ from sbatchgen.lab.sandbox.box import BoxLimits
 
 RULES: Rules[DryRun] = Rules()
 
-_MAX_LAST_COMMANDS = 200  # commands at the end of a trace in which a loop is looked for
+_LAST_COMMANDS = 200  # commands at the end of a trace in which a loop is looked for
 _MIN_ROUNDS = 5  # a line that ran at least so often among these commands is in a loop
 _SPOOL_FOLDER = SCRIPT.rpartition("/")[0] + "/"
 _SCRIPT_READERS = SHELLS | {".", "perl", "source"}  # programs that read a file of commands
@@ -115,7 +115,7 @@ def _heterogeneous_job(plan: DryRun) -> Iterator[Hit]:
 
 def _loop_line(plan: DryRun) -> int:
     """Return the first line of a loop that ran at the end of the trace; 0 without a loop."""
-    rounds_by_line = Counter(entry.line for entry in plan.trace[-_MAX_LAST_COMMANDS:])
+    rounds_by_line = Counter(entry.line for entry in plan.trace[-_LAST_COMMANDS:])
     return min((line for line, count in rounds_by_line.items() if count >= _MIN_ROUNDS), default=0)
 
 
