@@ -38,12 +38,12 @@ class Difference:
 
     path: KeyPath
     at: str  # the place of the key in the file; "" if the profile lacks the key
-    # The value in the profile as text; "" without one. If the cluster lacks the partition, the name of a new
-    # partition with the same nodes; "" without one.
-    written: str
+    written: str  # the value in the profile as text; "" without one
     live: Entry | None  # the cluster's entry; None if the cluster has no such key or partition
     # "info" for a key that is new or may be lower; "warning" for a value that changes often
     severity: Severity = "error"
+    # the name of the cluster's new partition with the nodes of a partition that it lacks; "" without one
+    new_name: str = ""
 
     @property
     def key(self) -> str:
@@ -85,9 +85,9 @@ class _Comparison:
         """Yield the differences at an entry of the cluster, or at the entries below it."""
         at = self.profile.places.get(".".join(path), "")
         if at and len(path) < _KEY_DEPTHS.get(path[0], 1):
-            for below in entry.entries:
-                if below.key:
-                    yield from self.differences_at(below, (*path, below.key))
+            for inner_entry in entry.entries:
+                if inner_entry.key:
+                    yield from self.differences_at(inner_entry, (*path, inner_entry.key))
             return
         ours, theirs = _value_at(self.profile.value, path), _value_at(self.live, path)
         if not at and path[0] == "partitions" and _value_at(self.profile.value, (*path[:2], "shapes")):
@@ -99,7 +99,7 @@ class _Comparison:
         may_be_lower = path[-1].endswith((*_LOWERED_KEYS, "_max")) and not self._is_node_count(path)
         if not at or (is_less and may_be_lower):
             severity = "info"
-        yield Difference(path, at, _shown(ours), entry, severity)
+        yield Difference(path, at, _value_text(ours), entry, severity)
 
     def _is_node_count(self, path: KeyPath) -> bool:
         """Return whether a key is a `nodes_max` with the number of all nodes of the partition.
@@ -132,16 +132,15 @@ class _Comparison:
         for name, ours in self.profile.value.partitions.items():
             path = ("partitions", str(name))
             if name not in shown and "partitions" not in self.cluster.setting("PrivateData"):
-                yield Difference(
-                    path, self.profile.places.get(".".join(path), ""), self._new_name(ours), None
-                )
+                at = self.profile.places.get(".".join(path), "")
+                yield Difference(path, at, "", None, new_name=self._new_name(ours))
             theirs = self.live.partitions.get(name)
             for key, value in _without_entry(ours, theirs) if theirs else ():
                 at, written = self.profile.places.get(".".join((*path, key)), ""), getattr(ours, key)
                 if at and written != value:
-                    entry = None if value in (None, ()) else Entry(key, _shown(value))
+                    entry = None if value in (None, ()) else Entry(key, _value_text(value))
                     severity: Severity = "warning" if key == "state" else "error"
-                    yield Difference((*path, key), at, _shown(written), entry, severity)
+                    yield Difference((*path, key), at, _value_text(written), entry, severity)
 
 
 def _without_entry(ours: Partition, theirs: Partition) -> Iterator[tuple[str, Any]]:
@@ -195,7 +194,7 @@ def _without_order(value: Any) -> Any:
     return sorted(map(_without_order, value), key=repr) if isinstance(value, tuple) else value
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """Return a value of a profile as text for a message."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -217,9 +216,9 @@ def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterat
             kind = row.path[0].removesuffix("s")
             what = f"the cluster shows no {kind} '{key}'"
             fix = "remove it, or ask an administrator"
-            if row.written:
-                what = f"{what}, and '{row.written}' has its nodes"
-                fix = f"if it was renamed, write {row.written}: for {key}:"
+            if row.new_name:
+                what = f"{what}, and '{row.new_name}' has its nodes"
+                fix = f"if it was renamed, write {row.new_name}: for {key}:"
         elif row.live is None:
             what = f"{row.key} is {_shortened(row.written)}, but the cluster has no such limit"
             fix = f"remove {key}"

