@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
+from typing import NamedTuple
 
 from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
@@ -148,10 +149,10 @@ def _one_process_by_default(plan: DryRun) -> Iterator[Hit]:
     if len({step.line for step in plan.steps}) != 1:  # another step may use the other GPUs
         return
     for step, launchers in _steps_with_launchers(plan):
-        by_default = [
+        single_by_default = [
             launcher for launcher in launchers if launcher.is_one_by_default and launcher.has_program
         ]
-        gpus = max((len(launcher.process.gpus) for launcher in by_default), default=0)
+        gpus = max((len(launcher.process.gpus) for launcher in single_by_default), default=0)
         has_number = any("PET_NPROC_PER_NODE" in launcher.process.env for launcher in launchers)
         if gpus > 1 and not has_number and len(launchers) == len(_nodes_of(launchers)):
             what = f"torchrun without --nproc-per-node starts one process, and has {gpus} GPUs"
@@ -191,7 +192,7 @@ def _rendezvous_at_named_node(plan: DryRun, step: Step, addresses: set[str]) -> 
 def _missing_rendezvous(plan: DryRun, step: Step, first: StartedLauncher) -> Iterator[Hit]:
     """Yield a hit if torchrun gets no address for the rendezvous.
 
-    training/torchrun.py is no such case, because it finds the address itself.
+    There is no hit for training/torchrun.py, which finds the address itself.
     """
     # In place of options, torchrun reads variables such as PET_RDZV_ENDPOINT.
     knows_address = any(name.startswith("PET_") for name in first.process.env)
@@ -316,9 +317,9 @@ def _not_expanded(plan: DryRun) -> Iterator[Hit]:
 
 @RULES.add(*SAME_GPU, source=NCCL)
 def _same_gpus(plan: DryRun) -> Iterator[Hit]:
-    for first, second, launcher, gpus in _collisions(plan):
-        if gpus:
-            numbers = f"GPU{'s' * (len(gpus) > 1)} {', '.join(map(str, gpus))}"
+    for first, second, launcher, shared_gpus in _collisions(plan):
+        if shared_gpus:
+            numbers = f"GPU{'s' * (len(shared_gpus) > 1)} {', '.join(map(str, shared_gpus))}"
             what = f"this {launcher.name} and that of line {first.line} want {numbers} of "
             what += f"{launcher.process.node} at once"
             yield Hit(plan.at(second.line), what, "CUDA_VISIBLE_DEVICES=..., other GPUs for each of them")
@@ -328,18 +329,24 @@ def _same_gpus(plan: DryRun) -> Iterator[Hit]:
     "SB344", "warning", "launchers that listen on the same port at once", source="torch/distributed/run.py"
 )
 def _same_port(plan: DryRun) -> Iterator[Hit]:
-    for first, second, launcher, gpus in _collisions(plan):
-        if not gpus:
+    for first, second, launcher, shared_gpus in _collisions(plan):
+        if not shared_gpus:
             what = f"this {launcher.name} and that of line {first.line} listen on port {launcher.port} "
             what += "of a node at once"
             yield Hit(plan.at(second.line), what, "--standalone, or a --master-port of its own for each")
 
 
-def _collisions(plan: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, list[int]]]:
-    """Yield pairs of steps whose launchers collide on a node, a launcher of the second step, and shared GPUs.
+class _Collision(NamedTuple):
+    """Two steps that run at the same time, and whose launchers want the same GPUs or the same port."""
 
-    Launchers that share no GPUs collide because they listen on the same port.
-    """
+    first: Step
+    second: Step
+    launcher: StartedLauncher  # a launcher of the second step
+    shared_gpus: list[int]  # [] if the launchers want the same port
+
+
+def _collisions(plan: DryRun) -> Iterator[_Collision]:
+    """Yield the collisions of launchers on a node."""
     launchers_by_step = {id(step): launchers for step, launchers in _steps_with_launchers(plan)}
     lines = set()  # lines of second steps that were yielded
     for first, second, _ in overlaps(plan):
@@ -349,9 +356,11 @@ def _collisions(plan: DryRun) -> Iterator[tuple[Step, Step, StartedLauncher, lis
             continue
         earlier, later = pair
         workers = earlier.workers + later.workers if earlier.workers and later.workers else 0
-        gpus = sorted({*earlier.process.gpus} & {*later.process.gpus})
-        if workers <= len({*earlier.process.gpus} | {*later.process.gpus}):  # each worker can have its own
-            gpus = []
-        if gpus or (earlier.port and earlier.port == later.port):
+        shared_gpus = sorted({*earlier.process.gpus} & {*later.process.gpus})
+        if workers <= len(
+            {*earlier.process.gpus} | {*later.process.gpus}
+        ):  # each worker can have its own GPU
+            shared_gpus = []
+        if shared_gpus or (earlier.port and earlier.port == later.port):
             lines.add(second.line)
-            yield first, second, later, gpus
+            yield _Collision(first, second, later, shared_gpus)

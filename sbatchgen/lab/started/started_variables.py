@@ -150,9 +150,9 @@ def _bad_options(plan: DryRun) -> Iterator[_BadOption]:
     for step in plan.steps:
         names = set()  # names of options that were yielded for this step
         for words in dict.fromkeys(process.argv for process in step.processes):
-            for word, following in zip(words, (*words[1:], ""), strict=True):
-                name, equals, glued = word.partition("=")
-                value = glued if equals else following
+            for word, next_word in zip(words, (*words[1:], ""), strict=True):
+                name, equals, attached_value = word.partition("=")
+                value = attached_value if equals else next_word
                 is_empty = not value or (not equals and value.startswith("--"))
                 is_one_line = name.lstrip("-").replace("_", "-") in _ONE_LINE_OPTIONS
                 if not is_empty and not (is_one_line and "\n" in value.strip()):
