@@ -75,9 +75,9 @@ def _rows(rehearsal: Rehearsal) -> Iterator[Row]:
         "memory": _memory_rows,
     }
     # For a job that fails before its first step, the rows "start" and "first steps" are enough.
-    for start, following in zip(rehearsal.starts, [*others, None], strict=True):
+    for start, next_start in zip(rehearsal.starts, [*others, None], strict=True):
         if _train_events(first["events"]) or not first["status"] or start["ending"] == "memory":
-            yield from rows_of[start["ending"]](start, following, rehearsal)
+            yield from rows_of[start["ending"]](start, next_start, rehearsal)
     if rehearsal.limit:
         yield _limit_reached_row("sandbox", rehearsal)
 
@@ -132,11 +132,11 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
 
 def _start_rows(start: StartReport, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows "start" and "first steps": whether all processes start and do training steps."""
-    resolved, trained = rehearsal.resolved, _train_events(start["events"])
-    if not trained and start["status"] and (not start["stopped_at"] or never_began(start["log"])):
+    resolved, train_events = rehearsal.resolved, _train_events(start["events"])
+    if not train_events and start["status"] and (not start["stopped_at"] or never_began(start["log"])):
         yield _failed_row("start", f"exit status {start['status']}", start, rehearsal)
         return
-    if not trained and not start["stopped_at"] and ends_in_traceback(start["log"]):
+    if not train_events and not start["stopped_at"] and ends_in_traceback(start["log"]):
         fix = "let the program end with another status, or Slurm takes it for a success"
         yield Row("start", "failed", f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
@@ -149,17 +149,17 @@ def _start_rows(start: StartReport, rehearsal: Rehearsal) -> Iterator[Row]:
         yield Row("start", "failed", what, "name another --launcher")
     elif resolved.is_bundled:
         yield Row("start", "ok", expected_text)
-    elif not trained and start["stopped_at"] and start["silent_before_stop_s"] > start["trained_s"] / 2:
+    elif not train_events and start["stopped_at"] and start["silent_before_stop_s"] > start["trained_s"] / 2:
         silent = in_seconds(start["silent_before_stop_s"])
         what = f"{expected_text}; {_trainer_name(resolved)} has printed nothing for {silent}: it may hang"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
         ran = in_seconds(start["trained_s"])
         yield Row("start", "ok", f"{expected_text}; {_trainer_name(resolved)} ran for {ran}")
-    if trained:
+    if train_events:
         # The last step before Slurm ended the start, or else the last step of all.
         steps_before_stop = _train_events(start["events"][: start["events_before_stop"]])
-        shown = (steps_before_stop or trained)[-1]
+        shown = (steps_before_stop or train_events)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
     elif resolved.is_bundled:
@@ -190,24 +190,24 @@ def _program_rows(start: StartReport) -> Iterator[Row]:
             yield Row(name, "ok", f"it {state} {why}")
 
 
-def _limit_rows(start: StartReport, following: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
+def _limit_rows(start: StartReport, next_start: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows "time limit" and "restart": whether the job saves before the limit, and resumes."""
     resolved = rehearsal.resolved
     if not start["stopped_at"]:
         yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
         return
-    how = f"stopped {start['signal_lead_s']} s before it"
+    circumstance = f"stopped {start['signal_lead_s']} s before it"
     if not resolved.options.signal:
-        how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
-    yield _saved_row("time limit", how, start, rehearsal)
-    if start["status"] == NEXT_JOB and resolved.consecutive and following:
-        how = "exit status 75, so the next job starts"
-        yield _resumed_row("restart", how, start, following, rehearsal)
-    elif start["was_requeued"] and following:
-        yield _resumed_row("restart", "the script requeued itself", start, following, rehearsal)
+        circumstance = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
+    yield _saved_row("time limit", circumstance, start, rehearsal)
+    if start["status"] == NEXT_JOB and resolved.consecutive and next_start:
+        circumstance = "exit status 75, so the next job starts"
+        yield _resumed_row("restart", circumstance, start, next_start, rehearsal)
+    elif start["was_requeued"] and next_start:
+        yield _resumed_row("restart", "the script requeued itself", start, next_start, rehearsal)
     elif resolved.resume == "off" or not resolved.max_restarts:
         return
-    elif not following and (start["was_requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
+    elif not next_start and (start["was_requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
         return  # the next start ended at a limit of the sandbox, for which there is another row
     elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
@@ -223,16 +223,16 @@ def _limit_rows(start: StartReport, following: StartReport | None, rehearsal: Re
         )
 
 
-def _sigterm_rows(start: StartReport, following: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
+def _sigterm_rows(start: StartReport, next_start: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows of a requeue or of scancel: whether the job saves at SIGTERM, and resumes."""
     what = "requeue" if start["ending"] == "requeue" else "scancel"
     if not start["stopped_at"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
         return
     yield _saved_row(what, "SIGTERM", start, rehearsal)
-    if following and rehearsal.resolved.resume != "off":
-        again = "restart after it" if what == "requeue" else "submitted again"
-        yield _resumed_row(again, "", start, following, rehearsal)
+    if next_start and rehearsal.resolved.resume != "off":
+        row_name = "restart after it" if what == "requeue" else "submitted again"
+        yield _resumed_row(row_name, "", start, next_start, rehearsal)
 
 
 def _end_rows(start: StartReport, _: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
@@ -291,61 +291,64 @@ def memory_figures(computed: dict[str, Any]) -> tuple[int, int, int]:
     return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT_BYTES
 
 
-def _saved_row(what: str, how: str, start: StartReport, rehearsal: Rehearsal) -> Row:
-    """Return the row of a stop: whether the job saved and ended in time; `how`: how it was stopped."""
+def _saved_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehearsal) -> Row:
+    """Return the row of a stop: whether the job saved and ended in time.
+
+    `circumstance` says how the job was stopped, such as "SIGTERM".
+    """
     took_s, stopped_at = start["stop_took_s"] or 0.0, start["stopped_at"] or 0.0
     took = in_seconds(took_s)
     events_after = [event for event in start["events"] if event.get("time", 0) >= stopped_at]
     saves = [event for event in events_after if event.get("event") == "save"]
     if start["was_killed"]:
-        detail = f"{how}; still running {took} later"
+        detail = f"{circumstance}; still running {took} later"
         if what == "time limit" and took_s < start["signal_lead_s"]:
             return Row(what, "unknown", detail, f"wait longer: --seconds {start['signal_lead_s']}")
         return Row(what, "failed", f"{detail}, and killed", "let the trainer stop at the signal")
     if saves:
-        return Row(what, "ok", f"{how}; saved {_progress(saves[-1])} and ended in {took}")
+        return Row(what, "ok", f"{circumstance}; saved {_progress(saves[-1])} and ended in {took}")
     if (start["saved_at"] or 0) >= stopped_at:
-        return Row(what, "ok", f"{how}; saved {start['checkpoint']} and ended in {took}")
+        return Row(what, "ok", f"{circumstance}; saved {start['checkpoint']} and ended in {took}")
     if start["status"] and has_error(start["log"]):
-        return _failed_row(what, f"{how}; exit status {start['status']}", start, rehearsal)
+        return _failed_row(what, f"{circumstance}; exit status {start['status']}", start, rehearsal)
     why = "its last checkpoint is older" if start["saved_at"] else "it has saved nothing"
     fix = "ignore SIGTERM, and save when the stop file is there: $SBATCHGEN_STOP_FILE"
-    return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
+    return Row(what, "lost", f"{circumstance}; ended in {took}, but {why}", fix)
 
 
-def _failed_row(what: str, how: str, start: StartReport, rehearsal: Rehearsal) -> Row:
+def _failed_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehearsal) -> Row:
     """Return the row of a start that failed by itself; its outcome is unknown if it only lacked a GPU."""
     cause = cause_of(start["status"], start["log"])
     if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsal.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
         fix = f"{elsewhere}{OR}let the trainer use CPUs if it finds no GPU"
         return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
-    return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
+    return Row(what, "failed", f"{circumstance}: {cause.what}", cause.fix)
 
 
 def _resumed_row(
-    what: str, how: str, start: StartReport, following: StartReport, rehearsal: Rehearsal
+    what: str, circumstance: str, start: StartReport, next_start: StartReport, rehearsal: Rehearsal
 ) -> Row:
     """Return the row of a restart: whether the following start continues from the last step."""
-    how = f"{how}; " if how else ""
+    prefix = f"{circumstance}; " if circumstance else ""
     unit = "step" if _last_step(start["events"]) is not None else "epoch"
-    progress = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
+    progress = [event for event in next_start["events"] if event.get("event") in ("start", "resume", "train")]
     progress_of_restart = [event[unit] for event in progress if unit in event]
     last = _last_step(start["events"], unit)
     if not progress_of_restart or last is None:
-        if following["status"] and not following["stopped_at"]:
-            return _failed_row(what, f"{how}exit status {following['status']}", following, rehearsal)
-        if last is not None and not following["stopped_at"]:
-            return Row(what, "unknown", f"{how}it ended with status 0, and printed no {unit}")
-        return Row(what, "unknown", f"{how}the trainer prints no steps", "set metrics in the job")
+        if next_start["status"] and not next_start["stopped_at"]:
+            return _failed_row(what, f"{prefix}exit status {next_start['status']}", next_start, rehearsal)
+        if last is not None and not next_start["stopped_at"]:
+            return Row(what, "unknown", f"{prefix}it ended with status 0, and printed no {unit}")
+        return Row(what, "unknown", f"{prefix}the trainer prints no steps", "set metrics in the job")
     begin = progress_of_restart[0]
     has_resumed = begin >= last / 2  # a restart from before half of the last step did not resume
     if not has_resumed and what != "restart" and not start["saved_at"]:
-        return Row(what, "lost", f"{how}it begins again at {unit} {begin}, as nothing was saved")
+        return Row(what, "lost", f"{prefix}it begins again at {unit} {begin}, as nothing was saved")
     if not has_resumed:
         fix = "resume from the newest checkpoint in $RUN_DIR"
-        return Row(what, "failed", f"{how}it begins again at {unit} {begin}, after {unit} {last}", fix)
-    return Row(what, "ok", f"{how}it continues from {unit} {begin}")
+        return Row(what, "failed", f"{prefix}it begins again at {unit} {begin}, after {unit} {last}", fix)
+    return Row(what, "ok", f"{prefix}it continues from {unit} {begin}")
 
 
 def _train_events(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -357,9 +357,8 @@ def _collisions(plan: DryRun) -> Iterator[_Collision]:
         earlier, later = pair
         workers = earlier.workers + later.workers if earlier.workers and later.workers else 0
         shared_gpus = sorted({*earlier.process.gpus} & {*later.process.gpus})
-        if workers <= len(
-            {*earlier.process.gpus} | {*later.process.gpus}
-        ):  # each worker can have its own GPU
+        all_gpus = {*earlier.process.gpus} | {*later.process.gpus}
+        if workers <= len(all_gpus):  # each worker can have a GPU of its own
             shared_gpus = []
         if shared_gpus or (earlier.port and earlier.port == later.port):
             lines.add(second.line)
