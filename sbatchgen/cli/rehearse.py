@@ -90,7 +90,7 @@ def rehearse(
     report(check(request.resolved))
     refuse_unfit(request.resolved)
     done = run(
-        request, os.environ, current_folder(), seconds=seconds, patience=stop_after, network=network,
+        request, os.environ, current_folder(), seconds=seconds, patience=stop_after, has_network=network,
         extra_folders=see, tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
     outcomes = [*rows(done)]

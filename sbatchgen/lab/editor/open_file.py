@@ -60,17 +60,17 @@ class OpenFile:
         """The lines of the text."""
         return self.text.split("\n")
 
-    def findings(self, *, saved: bool) -> list[Finding]:
+    def findings(self, *, is_saved: bool) -> list[Finding]:
         """Return the findings with their places.
 
-        With `saved`, findings are included that take too long to compute at each keystroke.
+        With `is_saved`, findings are included that take too long to compute at each keystroke.
         """
         try:
-            return [*self._findings(saved=saved)]
+            return [*self._findings(is_saved=is_saved)]
         except SbatchgenError as error:
             return [self._placed(Finding("error", problem)) for problem in error.problems]
 
-    def _findings(self, *, saved: bool) -> Iterator[Finding]:
+    def _findings(self, *, is_saved: bool) -> Iterator[Finding]:
         """Yield the findings; raise SbatchgenError for a file that can't be read."""
         if self.kind == "script":
             yield from findings_of(self._source, self.settings)
@@ -83,7 +83,7 @@ class OpenFile:
         elif self.kind == "settings":
             decode(self.text, JobSpec, name=str(self.path))
         elif self.kind == "profile":
-            findings = profile_check.findings(self.path, self._places, self.text) if saved else ()
+            findings = profile_check.findings(self.path, self._places, self.text) if is_saved else ()
             read_checked_profile(self.path, self.text)
             yield from map(self._placed, findings)
 

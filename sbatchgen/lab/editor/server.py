@@ -67,10 +67,10 @@ class Server(LanguageServer):
                 )
         return self.settings[folder]
 
-    def publish(self, uri: str, *, saved: bool) -> None:
+    def publish(self, uri: str, *, is_saved: bool) -> None:
         """Send the findings of a file to the editor."""
         file = self.file(uri)
-        shown = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
+        shown = [self.diagnostic(file, finding) for finding in file.findings(is_saved=is_saved)]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown))
 
     def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
@@ -124,11 +124,11 @@ def _opened_or_saved(
     server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams
 ) -> None:
     server.settings.clear()  # the files of the settings may have changed
-    server.publish(event.text_document.uri, saved=True)
+    server.publish(event.text_document.uri, is_saved=True)
 
 
 def _changed(server: Server, event: types.DidChangeTextDocumentParams) -> None:
-    server.publish(event.text_document.uri, saved=False)
+    server.publish(event.text_document.uri, is_saved=False)
 
 
 def _closed(server: Server, event: types.DidCloseTextDocumentParams) -> None:
@@ -168,7 +168,7 @@ def _code_actions(server: Server, event: types.CodeActionParams) -> list[types.C
     uri = event.text_document.uri
     file = server.file(uri)
     lines = range(event.range.start.line + 1, event.range.end.line + 2)
-    findings = [finding for finding in file.findings(saved=False) if finding.place.line in lines]
+    findings = [finding for finding in file.findings(is_saved=False) if finding.place.line in lines]
     actions = [action for finding in findings for action in _finding_actions(server, uri, file, finding)]
     if (text := file.with_safe_fixes()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))

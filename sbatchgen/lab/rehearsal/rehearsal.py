@@ -104,7 +104,7 @@ def rehearse(
     *,
     seconds: float,
     patience: float,
-    network: bool,
+    has_network: bool,
     extra_folders: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
@@ -112,22 +112,19 @@ def rehearse(
 
     Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
     that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
-    `extra_folders`. With `network`, it has the machine's network. `tell` gets a text for the user about the
-    folders and the network. Raises NoSandboxError if this machine allows no sandbox.
+    `extra_folders`, and has the machine's network if `has_network`. `tell` gets a text for the user about
+    this access. Raises NoSandboxError if this machine allows no sandbox.
     """
     resolved, unproven = _with_programs_on_this_machine(request.resolved, folder, environment)
     job = _rehearsed_job(request._replace(resolved=resolved), environment, folder)
     copies = ExitStack()  # removes the copies of the folders at its end
     visible = _visible_folders(job, extra_folders, copies)
-    tell(
-        _access_text(
-            [*visible.chosen_folders, *visible.named_folders, *extra_folders], job.run_dir, network=network
-        )
-    )
+    readable = [*visible.chosen_folders, *visible.named_folders, *extra_folders]
+    tell(_access_text(readable, job.run_dir, has_network=has_network))
     with copies, _run_folder() as (run_folder, disk_bytes):
         played_job = _played_job(job, seconds=seconds, patience=patience)
         limits = _limits(disk_bytes, seconds=seconds)
-        box = _box(job, played_job, run_folder, limits, network=network)
+        box = _box(job, played_job, run_folder, limits, has_network=has_network)
         result, not_shown = _run(visible, job, box)
     is_hidden = _is_hidden(visible, folder, extra_folders)
     unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
@@ -136,7 +133,7 @@ def rehearse(
         resolved=resolved,
         starts=_start_reports(result),
         processes=processes_of(resolved),
-        unproven=(*unproven, *_parts_of_cluster(resolved, network=network)),
+        unproven=(*unproven, *_parts_of_cluster(resolved, has_network=has_network)),
         seconds=result.seconds,
         memory=result.peak_bytes,
         # The user chose the seconds, so the machine is not called too slow.
@@ -200,7 +197,7 @@ def _limits(disk_bytes: int, *, seconds: float) -> BoxLimits:
 
 
 def _box(
-    job: _RehearsedJob, played_job: PlayedJob, run_folder: int, limits: BoxLimits, *, network: bool
+    job: _RehearsedJob, played_job: PlayedJob, run_folder: int, limits: BoxLimits, *, has_network: bool
 ) -> Box:
     """Return the sandbox; `run_folder` is the descriptor of a folder that replaces the run folder."""
     resolved, grant = job.resolved, job.grant
@@ -216,7 +213,7 @@ def _box(
         covering_files={"/etc/hosts": (hosts.encode(), 0o644)},
         writable_folders={job.run_dir: run_folder},
         devices=_gpu_devices(),
-        network="machine" if network else "loopback",
+        network="machine" if has_network else "loopback",
         is_trusted=True,
         limits=limits,
     )
@@ -269,10 +266,10 @@ def _run_folder() -> Iterator[tuple[int, int]]:
             os.close(descriptor)
 
 
-def _access_text(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
+def _access_text(folders: Sequence[str], run_dir: str, *, has_network: bool) -> str:
     """Return a text about the folders that the job may read and write, and about its network."""
     reading = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
-    networking = "has this machine's network" if network else "has no network (--network gives it one)"
+    networking = "has this machine's network" if has_network else "has no network (--network gives it one)"
     return (
         f"the job runs in a sandbox on this machine. It {reading} and programs, not the rest of your home"
         f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {networking}"
@@ -363,7 +360,7 @@ def _batch_size(resolved: ResolvedJob) -> int:
     return 64  # the trainer's own default
 
 
-def _parts_of_cluster(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
+def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> list[tuple[str, str]]:
     """Return the parts of the job that only the cluster can show, with the reasons."""
     rows = []
     if resolved.gpus_per_node and not _gpu_devices():
@@ -374,7 +371,7 @@ def _parts_of_cluster(resolved: ResolvedJob, *, network: bool) -> list[tuple[str
         rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
     if resolved.settings.modules:
         rows.append(("modules", f"module commands do nothing here: {' '.join(resolved.settings.modules)}"))
-    if not network:
+    if not has_network:
         rows.append(("network", "the job has none here: --network gives it this machine's"))
     return rows
 
