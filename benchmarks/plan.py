@@ -72,17 +72,17 @@ def reach(folder: Path, *, most: int, seed: int, show: bool) -> None:
             took.append(time.monotonic() - began)
             used.append(sum(os.times()[:4]) - before)
             kind = "reached" if done.steps else "needing" if done.needed else "neither"
-            if kind == "neither" and not done.ended.status:
+            if kind == "neither" and not done.result.status:
                 kind = "of commands of the system alone, which run"
             counts["runs until it had what it needs"] += done.runs
             counts[kind] += 1
-            counts["at a limit"] += bool(done.ended.limit)
+            counts["at a limit"] += bool(done.result.limit)
             for finding in check_started(done):
                 counts[f"{finding.severity}: {' '.join(finding.problem.what.split()[:4])}"] += 1
                 if show:
                     print(json.dumps([finding.severity, finding.problem.at, finding.problem.what]))
             if show and kind == "neither":
-                print(json.dumps([kind, file.name, done.ended.status, done.last_message]))
+                print(json.dumps([kind, file.name, done.result.status, done.last_message]))
     for name, count in sorted(counts.items()):
         print(f"{count:6}  {name}")
     reached = counts["reached"] + counts["needing"]
@@ -145,7 +145,7 @@ def flips(folder: Path, *, times: int, most: int, seed: int) -> int:
 def _answer(done: DryRun) -> str:
     """Return all that a plan says."""
     findings = [repr(each) for each in check_started(done)]
-    return "\n".join((listing.as_text(done), str(done.ended.status), done.ended.limit, *findings))
+    return "\n".join((listing.as_text(done), str(done.result.status), done.result.limit, *findings))
 
 
 def watch(work: Callable[[], None]) -> int:
@@ -194,7 +194,7 @@ def tasks() -> None:
             for count, used in of_steps.items():
                 text = f"#!/bin/bash\n#SBATCH --time=60 --ntasks={count}\nsrun ./program\n"
                 done = plan_of(script_of("job.slurm", text, profile=None), ENVIRONMENT, Path(empty))
-                used.append(done.ended.cpu)
+                used.append(done.result.cpu_s)
     few = _at(of_steps[8], 0.5)
     for count, used in of_steps.items():
         print(f"{count:3} tasks: {_at(used, 0.5):.2f} s, ratio {_at(used, 0.5) / few:.1f} of {count / 8:.0f}")

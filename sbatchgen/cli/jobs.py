@@ -359,7 +359,7 @@ def plan(
     if not diff:
         Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
     plans = [
-        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, see=see)
+        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, extra_folders=see)
         for script, inputs, nodes in scripts
     ]
     if diff:
@@ -373,10 +373,10 @@ def plan(
 
         put_json(plan_output(dry_run, findings, refused, brief=brief), refused=findings)
         failure = failure_of(findings)
-        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(dry_run.ended.limit))
+        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(dry_run.result.limit))
     put(visible(listing.as_text(dry_run, refused, process=process)))
     report(findings)
-    if dry_run.ended.limit:  # the script may do more than the plan shows
+    if dry_run.result.limit:  # the script may do more than the plan shows
         sys.exit(LIMIT_STATUS)
 
 

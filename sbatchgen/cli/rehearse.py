@@ -90,8 +90,8 @@ def rehearse(
     report(check(request.resolved))
     refuse_unfit(request.resolved)
     done = run(
-        request, os.environ, current_folder(), seconds=seconds, patience=stop_after, network=network, see=see,
-        tell=lambda text: note(f"note: {text}. This takes some minutes"),
+        request, os.environ, current_folder(), seconds=seconds, patience=stop_after, has_network=network,
+        extra_folders=see, tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
     outcomes = [*rows(done)]
     _show_rehearsal(done, outcomes, form)

@@ -221,7 +221,7 @@ def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | 
         command = ("serve_jupyter", *remote.forwarding_commands(record, node, _own_program()))
     tty = _on_terminal() and how != session.RELAY
     words = session.srun_command(
-        record.job, node, command, has_tty=tty, is_first=first, how=how or session.CONNECT
+        record.job, node, command, has_tty=tty, is_first=first, mode=how or session.CONNECT
     )
     environment, _ = submit_environment(os.environ)
     status = run_here(words, environment)

@@ -115,7 +115,7 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
         before, after = (plan_of(script, HOME, folder, given) for script in (old, new))
         pairs = [[*starts(done, adoption.job, exported)] for done in (before, after)]
         stops = (
-            not after.steps and after.ended.status
+            not after.steps and after.result.status
         )  # it says what the site has yet to put there, as an image
         if pairs[0] != pairs[1] and not stops:
             differing.append(f"{names} = {value!r}: {pairs[0]}, adopted {pairs[1]}")
@@ -131,6 +131,6 @@ def starts(
     for step in done.steps:
         for process in step.processes:
             places = [at for at, word in enumerate(process.argv) if word.rpartition("/")[2] in names]
-            around = {**done.batch, **process.env}
+            around = {**done.batch_environment, **process.env}
             kept = {key: str(around.get(key)) for key in sorted(exported) if not _OF_NEW.fullmatch(key)}
             yield from ((list(process.argv[at + 1 :]), kept) for at in places[:1])

@@ -535,7 +535,7 @@ def test_steps_side_by_side_are_programs_that_start_the_same(tmp_path: Path) -> 
     for text in (old, adoption.rendered):
         done = plan_of(script_of("job.slurm", text, profile=None), os.environ | {"DATA": "data"}, tmp_path)
         starts.append(sorted([len(step.processes), *step.processes[0].argv[1:]] for step in done.steps))
-        assert not done.ended.status
+        assert not done.result.status
     assert starts[0] == starts[1]
 
 

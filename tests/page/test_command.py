@@ -15,7 +15,7 @@ from sbatchgen.jobs.inputs.document import read_document
 from sbatchgen.jobs.inputs.profile import Profile
 from sbatchgen.lab.page import packing, static_files
 from sbatchgen.lab.page.form import model
-from sbatchgen.lab.page.site import FILES, NAMES, Site, packages_folder, read_site, strings_of
+from sbatchgen.lab.page.site import FILES, PACKAGES, Site, packages_folder, read_site, strings_of
 from sbatchgen.lab.page.static_files import MARK
 from tests.conftest import REPOSITORY, Command
 from tests.page.conftest import need, write_page
@@ -111,7 +111,7 @@ def test_without_npm_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_each_package_has_a_digest_and_runs_no_script() -> None:
     packages = {name: about for name, about in LOCK["packages"].items() if name}
-    assert {f"node_modules/{name}" for name in NAMES} <= {*packages}
+    assert {f"node_modules/{name}" for name in PACKAGES} <= {*packages}
     assert all(about["integrity"].startswith("sha512-") for about in packages.values())
     assert not any("resolved" in about for about in packages.values())
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sbatchgen.lab.sandbox.box import Ended
+from sbatchgen.lab.sandbox.box import RunResult
 from tests.cluster import mounts
 from tests.cluster.fixtures import VISIBLE
 from tests.conftest import REPOSITORY
@@ -45,7 +45,7 @@ PLACES = {
 class Seen(NamedTuple):
     """How a command ended, and what of the folder was changed outside."""
 
-    ended: Ended
+    ended: RunResult
     changed: list[str]
 
 

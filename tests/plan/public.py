@@ -143,7 +143,7 @@ def fitted(text: str, on: Stage, home: Path) -> str:
         options["array"] = ",".join(
             str(number) for number in [n for run in script.array for n in run[:2]][:2]
         )
-    letters = "".join(flag[1] for flag in dry.flags_of(script))
+    letters = "".join(flag[1] for flag in dry.shebang_flags(script))
     lines = [
         f"#!/bin/bash {f'-{letters}' if letters else ''}".strip(),
         "#SBATCH --partition=gpu --time=00:02:00",
@@ -219,7 +219,7 @@ def really(
     number = int(on.cluster.run(command, cwd=job.parent, env=env, check=True).stdout)
     on.cluster.wait(number, timeout=300)
     starts: list[StartRecord] = []
-    first = done.batch.get("SLURM_ARRAY_TASK_ID", "")
+    first = done.batch_environment.get("SLURM_ARRAY_TASK_ID", "")
     ids = {"SLURM_JOB_ID": str(number), "SLURM_JOBID": str(number), "SLURM_ARRAY_JOB_ID": str(number)}
     for file in sorted((on.place / "starts").glob("*-*")):
         text = file.read_bytes().decode("utf-8", "surrogateescape").replace(str(on.place), str(PLAN_FOLDER))
@@ -246,7 +246,7 @@ def steps_of(starts: list[StartRecord], done: DryRun) -> tuple[Step, ...]:
             known.setdefault(number, replace(start, name="srun", words=(), environment=tasks))
         every.append(start)
     launching = [known[number] for number in sorted(known, key=int)]
-    return tuple(steps([*launching, *every], done.grant, done.batch))
+    return tuple(steps([*launching, *every], done.grant, done.batch_environment))
 
 
 def differences(on: Stage, text: str) -> list[str] | None:
@@ -263,7 +263,7 @@ def differences(on: Stage, text: str) -> list[str] | None:
     ids = dict.fromkeys(_IDS, re.findall(r"NEXT_JOB_ID *= (\d+)", config)[0])  # a name may hold it
     software = {use.name: f"{home}/{use.name}" for use in script.first_uses(_OF_MODULES.fullmatch)}
     first = planned(on, script, home, DryRunInputs(variables=_USER | ids | software))
-    if first.ended.limit or not any(step.processes for step in first.steps):
+    if first.result.limit or not any(step.processes for step in first.steps):
         return None
     names = [need.name for need in first.needed if need.kind == "variable"]
     if any(name.startswith("SLURM_") for name in names):

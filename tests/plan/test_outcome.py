@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from sbatchgen.lab.rehearsal import controller
+from sbatchgen.lab.rehearsal.controller import StartReport
 from sbatchgen.lab.rehearsal.outcome import Row, cluster_rows, rows
 from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 from tests.scripts import resolved
@@ -17,8 +18,8 @@ NOT_LOADED = (
     "ModuleNotFoundError: No module named 'nothing_such'\n"
 )
 START: dict[str, Any] = {
-    "act": "limit", "lead": 60, "ready": True, "trained_s": 30.0, "silent_s": 1.0, "before": 0, "acted": None, "took_s": None,
-    "killed": False, "requeued": False, "status": 0, "events": [], "log": "", "quiet_s": 1.0, "saved": None, "checkpoint": "",
+    "ending": "limit", "signal_lead_s": 60, "is_ready": True, "trained_s": 30.0, "silent_before_stop_s": 1.0, "events_before_stop": 0, "stopped_at": None, "stop_took_s": None,
+    "was_killed": False, "was_requeued": False, "status": 0, "events": [], "log": "", "silent_at_end_s": 1.0, "saved_at": None, "checkpoint": "",
 }  # fmt: skip
 
 
@@ -31,10 +32,13 @@ def of(**start: Any) -> dict[str, Row]:
         "seconds": 1.0,
         "memory": 0,
         "limit": "",
-        "disk": 0,
+        "disk_bytes": 0,
         "failure": "",
     }
-    return {row.what: row for row in rows(Rehearsal(resolved=job, starts=(START | start,), **shown))}
+    return {
+        row.what: row
+        for row in rows(Rehearsal(resolved=job, starts=(cast("StartReport", START | start),), **shown))
+    }
 
 
 @pytest.mark.parametrize(
@@ -48,33 +52,44 @@ def of(**start: Any) -> dict[str, Row]:
 )
 def test_progress_is_a_step_or_an_epoch(event: dict[str, Any], says: str) -> None:
     trained = {"event": "train", "time": 2.0, "loss": 0.5, **event}
-    shown = of(events=[trained, {"event": "save", "time": 9.0, **event}], before=1, acted=8.0, took_s=1.0)
+    shown = of(
+        events=[trained, {"event": "save", "time": 9.0, **event}],
+        events_before_stop=1,
+        stopped_at=8.0,
+        stop_took_s=1.0,
+    )
     assert shown["first steps"].detail == f"{says} after 30 s, loss 0.5"
     assert f"saved {says} and ended" in shown["time limit"].detail
 
 
 def test_a_program_that_did_not_load_before_its_stop_failed() -> None:
-    row = of(acted=30.0, took_s=3.0, status=1, log=NOT_LOADED)["start"]
+    row = of(stopped_at=30.0, stop_took_s=3.0, status=1, log=NOT_LOADED)["start"]
     assert (row.outcome, "no module 'nothing_such' (train.py:2)" in row.detail) == ("failed", True)
-    assert of(acted=30.0, took_s=3.0, status=143, log="epoch 1\n")["start"].outcome == "ok"
-    assert of(acted=30.0, took_s=3.0, status=0, log="")["start"].outcome == "ok"
+    assert of(stopped_at=30.0, stop_took_s=3.0, status=143, log="epoch 1\n")["start"].outcome == "ok"
+    assert of(stopped_at=30.0, stop_took_s=3.0, status=0, log="")["start"].outcome == "ok"
 
 
 def test_a_start_that_only_waits_is_not_ok() -> None:
     """As ranks that wait for one that hangs; a silent trainer looks the same."""
-    waits = {"acted": 30.0, "took_s": 3.0, "status": 143, "log": "Job 7 on n1\n", "silent_s": 28.0}
+    waits = {
+        "stopped_at": 30.0,
+        "stop_took_s": 3.0,
+        "status": 143,
+        "log": "Job 7 on n1\n",
+        "silent_before_stop_s": 28.0,
+    }
     row = of(**waits)["start"]
     assert (row.outcome, "train.py has printed nothing for 28 s: it may hang" in row.detail) == (
         "unknown",
         True,
     )
     trained = {"event": "train", "time": 2.0, "loss": 0.5, "step": 1}
-    assert of(**waits, events=[trained], before=1)["start"].outcome == "ok"
+    assert of(**waits, events=[trained], events_before_stop=1)["start"].outcome == "ok"
 
 
 def test_a_program_that_ended_by_itself_does_not_hang() -> None:
     """Its last words may be older than half of a short life."""
-    ended = {"acted": None, "status": 0, "log": "1\n", "trained_s": 0.2, "silent_s": 0.19}
+    ended = {"stopped_at": None, "status": 0, "log": "1\n", "trained_s": 0.2, "silent_before_stop_s": 0.19}
     row = of(**ended)["start"]
     assert (row.outcome, "ran for 0.2 s" in row.detail) == ("ok", True)
 

@@ -12,7 +12,7 @@ from sbatchgen.lab.plan.dry_run import PROCESSES
 from sbatchgen.lab.plan.missing import missing_paths
 from sbatchgen.lab.plan.plan_output import plan_output
 from sbatchgen.lab.plan.planning import may_hide_failures, read_inputs
-from sbatchgen.lab.plan.rounds import most_rounds
+from sbatchgen.lab.plan.rounds import rounds_of_loop
 from tests.plan.plans import TWO_NODES, needs_sandbox, planned, said
 
 pytestmark = needs_sandbox
@@ -165,7 +165,7 @@ def test_a_plan_that_ends_at_its_limit_counts_what_comes_later(tmp_path: Path) -
     ],
 )
 def test_the_rounds_of_a_loop_are_those_of_its_text(loop: str, rounds: int) -> None:
-    assert most_rounds(loop) == rounds
+    assert rounds_of_loop(loop) == rounds
 
 
 @pytest.mark.proof
@@ -260,7 +260,7 @@ def test_what_a_script_needs_is_listed_and_can_be_given(tmp_path: Path) -> None:
     files = (
         "/project/data/",
         "/project/data/model.pt",
-        "~/venv/bin/activate".replace("~", done.batch["HOME"]),
+        "~/venv/bin/activate".replace("~", done.batch_environment["HOME"]),
     )
     done, _ = planned(text, tmp_path, "a b", "c", variables=("TOKEN=x",), files=files)
     assert not done.needed
@@ -324,7 +324,7 @@ def test_a_command_in_front_of_one_that_reads_nothing_is_not_ended_by_it(tmp_pat
     """The reader, of which a stand-in may be one, has ended before the writer begins."""
     done, _ = planned("set -eo pipefail\nalign reads | true\nindex reads\n", tmp_path)
     assert [step.command[0] for step in done.steps] == ["align", "index"]
-    assert done.ended.status == 0
+    assert done.result.status == 0
 
 
 def test_mixed_messages_of_tasks_name_no_file() -> None:
@@ -335,7 +335,7 @@ def test_mixed_messages_of_tasks_name_no_file() -> None:
 def test_a_test_of_a_function_that_has_ended_well_needs_nothing(tmp_path: Path) -> None:
     text = "own() {\n  [[ ! -L runs/x ]] || exit 1\n}\nhas() {\n  type -t no-such-command || exit 1\n}\nown\nhas\n"
     done, _ = planned(text, tmp_path)
-    assert (done.ended.status, done.needed) == (1, ())
+    assert (done.result.status, done.needed) == (1, ())
 
 
 def test_a_file_that_is_there_is_not_needed(tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_file_that_is_there_is_not_needed(tmp_path: Path) -> None:
 def test_nodes_can_be_other_than_the_scripts(tmp_path: Path) -> None:
     done, _ = planned(TWO_NODES + "srun python train.py\n", tmp_path, nodes=12)
     assert len(done.steps[0].processes) == 12
-    assert done.batch["SLURM_JOB_NODELIST"] == "node[01-12]"
+    assert done.batch_environment["SLURM_JOB_NODELIST"] == "node[01-12]"
 
 
 @pytest.mark.sampled(3)
@@ -503,7 +503,7 @@ def test_a_loop_whose_trace_is_too_large_has_no_end_either(tmp_path: Path) -> No
     done, findings = planned(
         f"until test -e ready; do : {'x' * 9999}; done\nsrun python train.py\n", tmp_path
     )
-    assert done.ended.limit == "time"
+    assert done.result.limit == "time"
     assert "SB336" in {finding.rule for finding in findings}
 
 

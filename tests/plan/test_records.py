@@ -78,7 +78,7 @@ def test_a_forged_record_fails_no_plan(done: DryRun, seed: int) -> None:
     for number in range(ROUNDS):
         forged = [mutated(text, source) if source.random() < 0.5 else text for text in texts]
         starts = tuple(start for text in forged if (start := read_record(text)))
-        of = replace(done, starts=starts, steps=tuple(steps(starts, done.grant, done.batch)))
+        of = replace(done, starts=starts, steps=tuple(steps(starts, done.grant, done.batch_environment)))
         placements(starts, done.grant, done.script.release, knows_cpus=bool(number % 2))
         every = check_started(replace(of, failing=of))
         assert listing.as_text(of)

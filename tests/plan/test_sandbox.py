@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.lab.plan import installed
-from sbatchgen.lab.sandbox.box import Box, _ended_from, run
+from sbatchgen.lab.sandbox.box import Box, _result_of_report, run
 from tests.cluster.fixtures import _need
 from tests.plan.boxes import PLACES, Place, boxed, home
 from tests.plan.plans import HEAD, needs_sandbox, planned, said
@@ -163,8 +163,8 @@ def test_the_users_variables_and_home_are_not_seen(tmp_path: Path, monkeypatch: 
     (user / "work").mkdir()
     text = "printenv; cat ~/.ssh/id; cat /proc/*/environ; ls -A ~\n"
     done, _ = planned(HEAD + text, user / "work", environment={"HOME": str(user)})
-    assert "very-secret" not in str(done.ended)
-    assert "work" in done.ended.files["out"]
+    assert "very-secret" not in str(done.result)
+    assert "work" in done.result.files["out"]
 
 
 # Each holds much memory at once, of another kind; what it holds comes to 1.2 GiB at most.
@@ -196,7 +196,7 @@ def test_memory_ends_at_its_limit(folder: Path, place: Place, hog: str) -> None:
     limits = {"memory": 256 << 20, "seconds": 120.0, "cpu": 60.0, "idle": 20.0}
     done = boxed(HOGS[hog], folder, place, limits).ended
     assert done.limit == "memory"
-    assert done.memory <= 2 * limits["memory"]
+    assert done.peak_bytes <= 2 * limits["memory"]
 
 
 @pytest.mark.sampled(4)
@@ -286,7 +286,7 @@ def test_a_damaged_report_is_no_traceback(folder: Path, place: Place, attack: st
     ],
 )  # fmt: skip
 def test_a_forged_report_is_read(report: bytes) -> None:
-    done = _ended_from(report, 1.0, 1.0)
+    done = _result_of_report(report, 1.0, 1.0)
     assert done.limit in ("", "time", "memory", "processes", "damage")
     assert all(done.files)
 
@@ -324,22 +324,22 @@ def test_records_that_are_not_read_are_told(tmp_path: Path) -> None:
     starts = "srun -n 512 python train.py\n" * 8
     for text in (f"{HEAD}{commands}", f"{HEAD}#SBATCH --ntasks=512\n{starts}"):
         done, findings = planned(text, tmp_path)
-        assert (done.ended.status, done.ended.limit) == (0, "records")
+        assert (done.result.status, done.result.limit) == (0, "records")
         (what,) = [each.problem.what for each in findings if each.rule == "SB336"]
         assert what.endswith("runs more commands, or starts more programs, than a plan reads")
 
 
 def test_a_report_that_is_damaged_is_a_finding(tmp_path: Path) -> None:
     done, findings = planned(HEAD + "kill -INT 1\nsrun true\n", tmp_path)
-    if done.ended.limit:  # else the first process is out of reach
+    if done.result.limit:  # else the first process is out of reach
         assert "damages the sandbox" in said(findings)[0]
-    assert done.ended.limit in ("", "damage")
+    assert done.result.limit in ("", "damage")
 
 
 def test_folders_of_programs_are_found_in_a_time_that_grows_with_the_text() -> None:
     """A search from each letter of a word of a million would take hours."""
     text = f"{'x' * 1_000_000} /opt/a/bin:/opt/b/bin/python {'./' * 500_000}"
-    folders = [*installed.folders_of(text, "/work")]
+    folders = [*installed.named_bin_folders(text, "/work")]
     assert folders[:2] == ["/opt/a/bin", "/opt/b/bin"]
 
 
@@ -349,4 +349,4 @@ def test_long_lines_are_read_in_a_time_that_grows_with_them(tmp_path: Path, line
     """Quadratic searches of a million characters would take hours."""
     text = f"perl -e 'print \"{line}\" x 50000' >&2; perl -e 'print \"\\n\" x 500000' >>/run/plan/trace\nexit 1\n"
     done, findings = planned(HEAD + text, tmp_path)
-    assert (done.ended.status, len(findings)) == (1, 1)
+    assert (done.result.status, len(findings)) == (1, 1)

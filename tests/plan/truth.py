@@ -94,7 +94,7 @@ def differences(
     planned = [step.processes for step in done.steps if step.is_srun and step.processes]
     if list(map(len, planned)) != list(map(len, steps)):
         return [f"tasks of steps: {list(map(len, planned))}, really {list(map(len, steps))}"]
-    pairs = list(_environments("batch", done.batch, batch, cluster)) if batch else []
+    pairs = list(_environments("batch", done.batch_environment, batch, cluster)) if batch else []
     for number, (processes, tasks) in enumerate(zip(planned, steps, strict=True)):
         for process, task in zip(processes, tasks, strict=True):
             where = f"step {number}, rank {process.rank}"
@@ -103,7 +103,7 @@ def differences(
             pairs.append((f"{where}: argv", list(process.argv), argv))
             pairs.append((f"{where}: folder", process.cwd, task["cwd"]))
             pairs.append((f"{where}: GPUs", gpus, task["env"].get("CUDA_VISIBLE_DEVICES", "")))
-            pairs += _environments(where, done.batch | process.env, task["env"], cluster)  # type: ignore[operator]
+            pairs += _environments(where, done.batch_environment | process.env, task["env"], cluster)  # type: ignore[operator]
     return [f"{what}: {own!r}, really {real!r}" for what, own, real in pairs if own != real]
 
 

@@ -206,7 +206,7 @@ def test_a_preset_is_around_the_command_of_each_task(tmp_path: Path) -> None:
 def test_a_plan_starts_each_program_where_it_belongs(tmp_path: Path) -> None:
     text = script(several())
     done = plan_of(script_of("rl.slurm", text, profile=None), os.environ, tmp_path)
-    assert done.ended.status == 0
+    assert done.result.status == 0
     assert [[process.node for process in step.processes] for step in done.steps] == [
         ["node3"],
         ["node1", "node2"],
@@ -224,8 +224,8 @@ programs:
   trainer: {command: [train], needs: [server, second], main: true}
 """
     done = plan_of(script_of("rl.slurm", script(several(job, profile)), profile=None), os.environ, tmp_path)
-    assert (done.ended.status, done.ended.limit) == (0, ""), done.ended.files["out"]
+    assert (done.result.status, done.result.limit) == (0, ""), done.result.files["out"]
     started = {process.argv[-1] for step in done.steps for process in step.processes}
     assert started >= {"server", "first", "train"}
-    assert "second ended with 0" in done.ended.files["out"]
+    assert "second ended with 0" in done.result.files["out"]
     assert [need for need in done.needed if need.kind == "variable"] == []

@@ -1,4 +1,4 @@
-"""Entries of a profile, written as lines of YAML with comments. No value and no comment can break a line."""
+"""Entries of a profile, and the lines of YAML that they become. No value and no comment can break a line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import visible
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./][A-Za-z0-9_./@%+=-]*(?::[A-Za-z0-9_./@%+=-]+)*")
-# Plain values that a reader of YAML 1.1 does not read as texts.
+# Values that YAML 1.1 does not read as texts unless they have quotes, such as no and 1e3.
 _YAML_WORDS = re.compile(r"yes|no|on|off|true|false|null|y|n|~|[-+.0-9_eExX]+", re.IGNORECASE)
 _MAX_COMMENT = 300  # characters of a comment
 
@@ -20,8 +20,8 @@ class Entry:
     """A key with its value and comments. Without a key, the entry has only comments."""
 
     key: str
-    value: str = ""  # the value as YAML on one line; "" if the value is `items` or `entries`
-    above: Sequence[str] = ()  # lines of comment before the key
+    value: str = ""  # the value as YAML on one line; "" if `items` or `entries` has the value
+    comments: Sequence[str] = ()  # lines of comment before the key
     items: Sequence[str] = ()  # the items of a list, as YAML
     entries: Sequence[Entry] = ()  # the entries of a mapping
 
@@ -37,7 +37,7 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
     """Yield the lines of a mapping, with comments."""
     pad = " " * indent
     for entry in entries:
-        yield from (f"{pad}# {comment(text)}" for text in entry.above)
+        yield from (f"{pad}# {comment(text)}" for text in entry.comments)
         if entry.key:
             yield f"{pad}{scalar(entry.key)}: {entry.value}".rstrip()
             yield from lines(entry.entries, indent + 2)
@@ -45,7 +45,7 @@ def lines(entries: Iterable[Entry], indent: int = 0) -> Iterator[str]:
 
 
 def scalar(text: str) -> str:
-    """Return a text as YAML, with quotes only if a reader of YAML could read another value without them."""
+    """Return a text as YAML. It has quotes only if a reader of YAML might else read another value."""
     if _PLAIN.fullmatch(text) and not _YAML_WORDS.fullmatch(text):
         return text
     return json.dumps(text, ensure_ascii=not text.isprintable())

@@ -1,4 +1,4 @@
-"""The profile of a live cluster: keys for facts that Slurm shows, and comments for other facts."""
+"""Writes the profile of a live cluster: keys for facts that Slurm shows, and comments for other facts."""
 
 import re
 from collections import Counter, defaultdict
@@ -15,19 +15,21 @@ from sbatchgen.lab.discover.entries import Entry, flow_list, flow_mapping, is_cl
 from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
 from sbatchgen.lab.discover.slurm_answers import LiveCluster, conda_roots, fast_interfaces, modules, programs
 
-_MAX_FEATURES = 100  # features of a kind of nodes; for more, the profile only has a comment
-_MAX_NODE_LIST = 4000  # characters of a list of nodes
-# Keys of the partition if all its nodes have the same value; otherwise keys of each kind in `shapes`.
-_DETAILS = ("features", "gres", "disk")
+_MAX_FEATURES = 100  # features of a kind of nodes; in place of more features, a comment is written
+_MAX_NODE_LIST = 4000  # characters of a list of nodes; in place of a longer list, a comment is written
+# Fields of `Shape` that become keys of the partition if all its nodes have the same value. Otherwise they
+# become keys of each kind of nodes in `shapes`.
+_DETAIL_FIELDS = ("features", "gres", "disk")
 # Flags of reservations that begin again after their end.
 _REPEATING_FLAGS = ("HOURLY", "DAILY", "WEEKDAY", "WEEKEND", "WEEKLY")
-# Settings of slurm.conf that a comment shows.
+# Settings of slurm.conf that the profile shows in a comment.
 _SHOWN_SETTINGS = ("JobRequeue", "KillWait", "PreemptMode", "PrivateData", "JobSubmitPlugins")
+# The keys of a QOS in a profile that have a limit.
 _QOS_LIMITS = "time_max nodes_max gpus_max cpus_max nodes_min gpus_min cpus_min jobs_max"
 
 
 def profile_text(cluster: LiveCluster, environment: Mapping[str, str], *, name: str, today: str) -> str:
-    """Return the text of a new profile; comments name the programs that `environment` finds here."""
+    """Return the text of a new profile, whose comments name the programs on the PATH of `environment`."""
     entries = [
         _comments(f"The profile of cluster {name}, as `sbatchgen profile discover` found it."),
         Entry("name", scalar(name)),
@@ -43,16 +45,16 @@ def profile_text(cluster: LiveCluster, environment: Mapping[str, str], *, name: 
 
 def entries_from_slurm(cluster: LiveCluster) -> list[Entry]:
     """Return the facts that Slurm shows, as entries of a profile in their order."""
-    return [entry for entry in _all_entries(cluster) if entry.key or entry.above]
+    return [entry for entry in _all_entries(cluster) if entry.key or entry.comments]
 
 
-def _comments(*above: str) -> Entry:
-    """Return an entry that has only comments."""
-    return Entry("", above=above)
+def _comments(*comments: str) -> Entry:
+    """Return an entry that has only these comments."""
+    return Entry("", comments=comments)
 
 
 def _key_entries(**values: object) -> Iterator[Entry]:
-    """Yield an entry for each value that is neither empty, False nor None."""
+    """Yield an entry for each keyword whose value is not empty, False or None."""
     return (Entry(key, str(value)) for key, value in values.items() if value)
 
 
@@ -93,9 +95,9 @@ def _all_entries(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _reservations_entry(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the entry `reservations`, with the reservations of this user.
+    """Yield the entry `reservations`, with the reservations that this user may use.
 
-    Jobs of a reservation with FLEX may use other nodes and times, so its entry has no keys.
+    A reservation with FLEX has no keys, because its jobs may use other nodes and times.
     """
     node_lists = {part.name: part.node_list for part in cluster.partitions}
     jobs_may_overrun = cluster.setting("ResvOverRun").split(" ")[0] != "0"
@@ -115,16 +117,16 @@ def _reservations_entry(cluster: LiveCluster) -> Iterator[Entry]:
 
 
 def _select_type(cluster: LiveCluster) -> str:
-    """Return the plugin that selects nodes, such as cons_tres."""
+    """Return the name of the plugin that selects nodes, such as cons_tres."""
     return cluster.setting("SelectType").removeprefix("select/")
 
 
 def _user_entry(cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the entry `user` with facts about this user, if a limit of the cluster depends on the user."""
+    """Yield the entry `user` with facts about this user, if limits of the cluster depend on the user."""
     groups = {group for partition in cluster.partitions for group in partition.groups}
     has_submit_hosts = any(partition.submit_hosts for partition in cluster.partitions)
-    are_enforced = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
-    accounts = [account for account in cluster.accounts or () if are_enforced and is_clean(account.name)]
+    enforces_accounts = "associations" in cluster.setting("AccountingStorageEnforce").split(",")
+    accounts = [account for account in cluster.accounts or () if enforces_accounts and is_clean(account.name)]
     if not is_clean(cluster.user) or not (groups or has_submit_hosts or accounts):
         return
     default = next((account for account in accounts if account.is_default), None)
@@ -143,8 +145,8 @@ def _user_entry(cluster: LiveCluster) -> Iterator[Entry]:
         and flow_mapping({name: flow_list(names) for name, names in qos_of_accounts.items()}),
         qos=is_clean(default_qos) and scalar(default_qos),
     )
-    above = ["Facts about this user only; remove them from a profile for others."]
-    yield Entry("user", above=above, entries=[*keys])
+    comments = ["Facts about this user only; remove them from a profile for others."]
+    yield Entry("user", comments=comments, entries=[*keys])
 
 
 def _limits_entry(cluster: LiveCluster) -> Iterator[Entry]:
@@ -154,7 +156,7 @@ def _limits_entry(cluster: LiveCluster) -> Iterator[Entry]:
         return
     select = cluster.setting("SelectTypeParameters").upper()
     enforced = cluster.setting("EnforcePartLimits").lower()
-    # Without a database Slurm enforces no limit of accounting, whatever slurm.conf says.
+    # Without a database, Slurm ignores AccountingStorageEnforce.
     storage = cluster.setting("AccountingStorageType").rpartition("/")[2]
     accounting = cluster.setting("AccountingStorageEnforce").split(",")
     accounting = [] if storage in ("none", "(null)") else accounting
@@ -170,40 +172,47 @@ def _limits_entry(cluster: LiveCluster) -> Iterator[Entry]:
     )
     values = ((name, cluster.setting(name)) for name in _SHOWN_SETTINGS)
     settings = ", ".join(f"{name}={value}" for name, value in values if value not in ("", "none", "OFF"))
-    above = [f"slurm.conf: {settings}"]
+    comments = [f"slurm.conf: {settings}"]
     if cluster.setting("JobSubmitPlugins"):
-        above.append("A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules.")
-    yield Entry("limits", above=above, entries=[*limits])
+        comments.append(
+            "A plugin of the site may change or refuse jobs (JobSubmitPlugins): ask for its rules."
+        )
+    yield Entry("limits", comments=comments, entries=[*limits])
 
 
 def _partitions_entry(cluster: LiveCluster) -> Iterator[Entry]:
     """Yield the entry `partitions`."""
     # Nodes in state FUTURE exist only in slurm.conf.
-    present = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
-    kinds_by_partition = kinds_of_nodes(present, cluster.settings)
-    future = Counter(name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions)
-    above, usable, entries = [], [], []
+    present_nodes = [node for node in cluster.nodes if node.cpus and node.state != "FUTURE"]
+    kinds_by_partition = kinds_of_nodes(present_nodes, cluster.settings)
+    future_counts = Counter(
+        name for node in cluster.nodes if node.state == "FUTURE" for name in node.partitions
+    )
+    comments, usable_partitions, entries = [], [], []
     for partition in cluster.partitions:
         if partition.root_only or not is_clean(partition.name):
             reason = "only root may use it" if partition.root_only else "a profile can't hold its name"
-            above.append(f"Left out: {partition.name}, {reason}")
+            comments.append(f"Left out: {partition.name}, {reason}")
         else:
-            usable.append(partition)
+            usable_partitions.append(partition)
     if "partitions" in cluster.setting("PrivateData"):
-        above.append("PrivateData hides partitions: there may be others; ask an administrator.")
-    # A job that names no partition gets the first that fits, so partitions for few people come last.
-    usable.sort(key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default))
-    for usable_partition in usable:
+        comments.append("PrivateData hides partitions: there may be others; ask an administrator.")
+    # A job that names no partition gets the first one that fits, so partitions for few users come last.
+    usable_partitions.sort(
+        key=lambda partition: (partition.hidden or bool(partition.groups), not partition.default)
+    )
+    for usable_partition in usable_partitions:
         name = usable_partition.name
-        present_count = max(usable_partition.nodes - future[name], 0)  # Slurm counts future nodes too
+        # Slurm's number of nodes includes those in state FUTURE.
+        present_count = max(usable_partition.nodes - future_counts[name], 0)
         partition = replace(usable_partition, nodes=present_count)
         kinds = kinds_by_partition.get(name, Counter())
-        below, notes = [*_partition_keys(partition, kinds, cluster)], []
-        if not any(entry.key for entry in below):  # only comments, which go above NAME: {}
-            notes += [note for entry in below for note in entry.above]
-            below = []
-        entries.append(Entry(partition.name, "" if below else "{}", notes, entries=below))
-    yield Entry("partitions" if entries else "", above=above, entries=entries)
+        keys, notes = [*_partition_keys(partition, kinds, cluster)], []
+        if not any(entry.key for entry in keys):  # the partition is {}, and its comments are written above
+            notes += [note for entry in keys for note in entry.comments]
+            keys = []
+        entries.append(Entry(partition.name, "" if keys else "{}", notes, entries=keys))
+    yield Entry("partitions" if entries else "", comments=comments, entries=entries)
 
 
 def _partition_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
@@ -242,16 +251,17 @@ def _partition_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluste
 
 
 def _memory_keys(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the defaults and limits of memory: slurm.conf(5).
+    """Yield the keys for defaults and limits of memory. Source: slurm.conf(5).
 
-    A partition without its own value has the cluster's value. Slurm gives no job more than the maximum, so a
-    default above the maximum has no effect, and the profile does not have it.
+    A partition without its own value has the cluster's value. A default above the maximum is left out,
+    because Slurm gives no job more than the maximum.
     """
 
     def effective(own: int | None, excluding: int | None, setting: str) -> int | None:
-        """Return the partition's own value, or the cluster's if the partition has no `excluding` value.
+        """Return the partition's own value, or else the cluster's value of a setting.
 
-        For example, DefMemPerNode of a partition excludes DefMemPerCPU of the cluster.
+        If the partition has the `excluding` value, the cluster's value does not count. For example,
+        DefMemPerNode of a partition excludes DefMemPerCPU of the cluster.
         """
         return own or (None if excluding else count(cluster.setting(setting)))
 
@@ -271,7 +281,7 @@ def _memory_keys(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[En
 
 
 def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, object]:
-    """Return the keys about preemption by jobs in partitions of a higher tier on the same nodes.
+    """Return the keys about preemption, if partitions of a higher tier have some of the same nodes.
 
     Preemption by QOS is not considered.
     """
@@ -286,7 +296,10 @@ def _preemption(partition: SlurmPartition, cluster: LiveCluster) -> dict[str, ob
 
 
 def _billing(partition: SlurmPartition, cluster: LiveCluster) -> str:
-    """Return the weights for billing as YAML; "" if MAX_TRES is set, or a weight has an unknown resource."""
+    """Return the weights for billing as YAML; "" if a profile can't express them.
+
+    A profile can't express MAX_TRES, and weights of resources that sbatchgen does not know.
+    """
     if "MAX_TRES" in cluster.setting("PriorityFlags"):
         return ""
     try:
@@ -301,7 +314,7 @@ def _name_list(names: Sequence[str]) -> str:
 
 
 def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) -> Iterator[Entry]:
-    """Yield the keys about a partition's nodes; comments if Slurm hides some of the nodes."""
+    """Yield the keys about a partition's nodes, or comments if Slurm hides some of the nodes."""
     shape_counts = shapes(kinds)
     hidden = max(partition.nodes - kinds.total(), 0)
     if hidden or not shape_counts:
@@ -309,7 +322,9 @@ def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         return
     if any(shape.memory <= 1 for shape, _ in shape_counts):
         yield _comments("RealMemory is not set: Slurm takes 1M for it, and refuses jobs that ask for memory.")
-    same_in_all = {key: len({getattr(shape, key) for shape, _ in shape_counts}) == 1 for key in _DETAILS}
+    same_in_all = {
+        key: len({getattr(shape, key) for shape, _ in shape_counts}) == 1 for key in _DETAIL_FIELDS
+    }
     if len(shape_counts) == 1:
         yield from _shape_keys(shape_counts[0][0])
     else:
@@ -317,7 +332,7 @@ def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
         yield Entry("shapes", items=items)
     is_in_shapes = {key: not is_same for key, is_same in same_in_all.items()}
     if not {*cluster.setting("GresTypes").split(",")} - {"", "gpu"}:
-        is_in_shapes["gres"] = True  # the key is left out: gres_types shows that there are no other resources
+        is_in_shapes["gres"] = True  # no key `gres`, because `gres_types` shows that there is only gpu
     yield from _detail_keys(shape_counts[0][0], omitted=is_in_shapes)
     has_untyped_gpus = any(shape.untyped_gpus for shape, _ in shape_counts)
     if has_untyped_gpus and not any(shape.gpu_types for shape, _ in shape_counts):
@@ -330,7 +345,10 @@ def _node_keys(partition: SlurmPartition, kinds: Kinds, cluster: LiveCluster) ->
 def _about_hidden_nodes(
     partition: SlurmPartition, hidden: int, shape_counts: Sequence[tuple[Shape, int]]
 ) -> Iterator[str]:
-    """Yield comments about a partition whose nodes Slurm hides in part, and about the nodes that it shows."""
+    """Yield comments about a partition of which Slurm hides nodes, and about the nodes that it shows.
+
+    `hidden` is the number of hidden nodes.
+    """
     total, cpus = partition.nodes, partition.cpus
     if not total:
         yield "It has no nodes now: Slurm refuses jobs, and what its nodes will have is not known."
@@ -344,7 +362,7 @@ def _about_hidden_nodes(
 
 
 def _shape_text(shape: Shape, number: int, omitted: Mapping[str, bool] = MappingProxyType({})) -> str:
-    """Return a kind of nodes as YAML on one line, without the keys that `omitted` maps to True."""
+    """Return a kind of nodes as YAML on one line, without the keys that are true in `omitted`."""
     entries = [*_shape_keys(shape), *_detail_keys(shape, omitted)]
     return flow_mapping({"nodes": number, **{entry.key: entry.flow for entry in entries if entry.key}})
 
@@ -363,7 +381,7 @@ def _shape_keys(shape: Shape) -> Iterator[Entry]:
 
 
 def _detail_keys(shape: Shape, omitted: Mapping[str, bool]) -> Iterator[Entry]:
-    """Yield the keys of `_DETAILS`, except those that `omitted` maps to True."""
+    """Yield the keys for `_DETAIL_FIELDS`, without those that are true in `omitted`."""
     is_writable = len(shape.features) <= _MAX_FEATURES and all(map(is_clean, shape.features))
     if not is_writable and not omitted.get("features"):
         yield _comments("features: too many, or not UTF-8; see sinfo -o '%50N %f'")
@@ -392,8 +410,8 @@ def _qos_entry(cluster: LiveCluster) -> Iterator[Entry]:
             rows.append(Entry(name, "" if keys else "{}", entries=keys))
         yield Entry("qos", entries=rows)
     elif qos_by_name and "qos" in enforced:
-        above = ["No limits of QOS are enforced."]
-        yield Entry("qos", above=above, entries=[Entry(name, "{}") for name in qos_by_name])
+        comments = ["No limits of QOS are enforced."]
+        yield Entry("qos", comments=comments, entries=[Entry(name, "{}") for name in qos_by_name])
     elif qos_by_name:
         yield _comments("QOS are not enforced (AccountingStorageEnforce).")
 
@@ -420,7 +438,7 @@ def _machine_comments(cluster: LiveCluster, environment: Mapping[str, str]) -> I
     elif "container-image=" in options:
         yield "pyxis: sbatch has --container-image (runtime: enroot)"
     else:
-        yield "pyxis: sbatch has no --container-image"  # a site may offer it only to srun
+        yield "pyxis: sbatch has no --container-image"  # srun may have the option all the same
     yield "On this machine (compute nodes may differ; look there: srun -N1 COMMAND):"
     for name, path in programs(environment):
         if path or name != "singularity":

@@ -1,4 +1,4 @@
-"""The kinds of nodes of a partition, with the resources that jobs may use."""
+"""Sorts the nodes of a partition into kinds, with the resources that jobs may use."""
 
 import itertools
 import math
@@ -14,7 +14,8 @@ from sbatchgen.jobs.slurm.node import SlurmNode
 MAX_SHAPES = 6  # kinds of nodes of a partition; if there are more, similar kinds are merged
 # The largest ratio of memory within a kind. slurmd -C prints a slightly different number on each node.
 MEMORY_RATIO = 1.05
-# Fields that the nodes of a kind have in common. If a partition has too many kinds, the last ones may differ.
+# Fields that the nodes of a kind have in common. If a partition has too many kinds, `features` and `disk` may
+# differ within a kind.
 _COMPARED_FIELDS = (
     "cpus",
     "threads_per_core",
@@ -69,7 +70,10 @@ def kinds_of_nodes(nodes: Iterable[SlurmNode], settings: Mapping[str, str]) -> d
 
 
 def shapes(kinds: Kinds) -> list[tuple[Shape, int]]:
-    """Return the kinds with their numbers of nodes, those with most GPUs first; merge similar kinds."""
+    """Return the kinds with their numbers of nodes, those with most GPUs first.
+
+    Kinds whose memory is almost equal are merged. If there are still too many kinds, more kinds are merged.
+    """
     kinds = _merged(kinds, _COMPARED_FIELDS, MEMORY_RATIO)
     if len(kinds) > MAX_SHAPES:
         kinds = _merged(kinds, _COMPARED_FIELDS[:-1], MEMORY_RATIO)
@@ -116,9 +120,10 @@ def _shape_of(node: SlurmNode, *, shares_memory: bool, shares_cores: bool) -> Sh
             gpu_types[gres.type] += gres.count
         else:
             others[gres.name] += gres.count
+    # `{}`: no shard is in use, because a shape does not depend on running jobs.
     shards = {gpu.shards for gpu in node_with_gpus(node, {}).gpus}
     threads = node.threads_per_core
-    # If a core is a CPU of Slurm, its threads do not count.
+    # On some nodes, each CPU of Slurm is a core. Jobs then get no single threads.
     threads_are_cpus = node.cpus == node.sockets * node.cores_per_socket * threads
     usable_memory = node.memory - (node.memory_reserved if shares_memory else 0)
     return Shape(

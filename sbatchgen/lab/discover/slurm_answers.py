@@ -1,4 +1,4 @@
-"""The answers of Slurm about its cluster, and the programs of this machine."""
+"""Asks Slurm about its cluster, and looks for programs and interfaces on this machine."""
 
 import os
 import platform
@@ -35,17 +35,17 @@ class LiveCluster:
     settings: Mapping[str, str]  # slurm.conf; empty if Slurm did not show it
     partitions: list[SlurmPartition]
     nodes: list[SlurmNode]  # also nodes in state FUTURE
-    qos: Mapping[str, Qos] | None  # by name; None if no database answered
+    qos: Mapping[str, Qos] | None  # QOS by name; None if no database answered
     user: str
     host: str
     groups: tuple[str, ...]  # the groups of the user
     licenses: Mapping[str, int] | None  # licenses with their counts; None if Slurm did not answer
     # the reservations that the user may use; None if Slurm did not answer
     reservations: list[SlurmReservation] | None
-    # the plugin, and the nodes of the largest leaf switch, by their keys in a profile
+    # by keys of a profile: the topology plugin, and the number of nodes below the largest leaf switch
     topology: Mapping[str, str]
     accounts: list[Account] | None  # the accounts of the user; None if no database answered
-    # options of plugins, with = at the end if they take a value; None if sbatch did not list them
+    # options of plugins, with = at the end if they need a value; None if sbatch did not list them
     plugin_options: tuple[str, ...] | None
 
     def setting(self, name: str) -> str:
@@ -55,15 +55,15 @@ class LiveCluster:
 
 def ask(environment: Mapping[str, str]) -> LiveCluster:
     """Ask the Slurm of this machine about its cluster; raise SlurmError if Slurm does not answer."""
-    # Asked first, because its error says that there is no Slurm.
+    # The partitions come first, because their error tells that this machine has no Slurm.
     shown_partitions = _shown_to_user(partitions, environment)
     settings = config(environment)
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # the user has no name on this machine
         user = ""
-    names = answer_if_any(["id", "-Gnz"], environment) or ""  # names of groups may have blanks
-    groups = tuple(filter(None, names.split("\0")))
+    group_names = answer_if_any(["id", "-Gnz"], environment) or ""  # -z, because names may have blanks
+    groups = tuple(filter(None, group_names.split("\0")))
     own_accounts = accounts(user, settings.get("ClusterName", ""), environment) if user else None
     own_reservations = reservations(environment)
     if own_reservations is not None:

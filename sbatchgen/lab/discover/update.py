@@ -1,21 +1,28 @@
-"""The update of a profile's file: values are replaced in their places, and all other bytes stay."""
+"""Updates the text of a profile with the cluster's values. All text around these values stays as it is."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import yaml
 
 from sbatchgen.lab.discover.comparison import Difference
 from sbatchgen.lab.discover.entries import Entry, lines, scalar
 
-_Edit = tuple[int, int, str]  # the start and the end of a part of the text, and its new text
+
+class _Edit(NamedTuple):
+    """The replacement of a part of the text."""
+
+    start: int  # the offset of the part
+    end: int  # the offset after the part
+    new: str
 
 
 def update_text(text: str, differences: Sequence[Difference], *, today: str) -> tuple[str, list[Difference]]:
-    """Return a profile's text with the cluster's values, and the differences that only a person can edit."""
+    """Return a profile's text with the cluster's values, and the differences that a person must edit."""
     line_break = "\r\n" if "\r\n" in text else "\n"
     text += "" if text.endswith("\n") else line_break
     root = yaml.compose(text, Loader=yaml.SafeLoader)  # its marks count characters, not bytes
-    edits: list[tuple[int, _Edit]] = []  # each with the number of keys in its path
+    edits: list[tuple[int, _Edit]] = []  # each with the length of its key's path
     by_hand = []
     for difference in differences:
         if difference.severity == "info" and difference.at:  # the value may be lower than the cluster's
@@ -26,10 +33,10 @@ def update_text(text: str, differences: Sequence[Difference], *, today: str) -> 
             by_hand.append(difference)
     if edits and (edit := _edit(text, root, ("checked",), Entry("checked", today))):
         edits.insert(0, (1, edit))
-    # From the end of the file to its start, so that the offsets stay right. At the same place, keys of an
-    # outer mapping are inserted first, because the keys inserted later come before them in the file.
-    for _, (start, end, new) in sorted(edits, key=lambda item: (-item[1][0], item[0])):
-        text = text[:start] + new.replace("\n", line_break) + text[end:]
+    # The edits go from the end of the file to its start, so that the offsets of further edits stay right. At
+    # the same offset, a key of an outer mapping is inserted first, because a later key comes before it.
+    for _, edit in sorted(edits, key=lambda length_and_edit: (-length_and_edit[1].start, length_and_edit[0])):
+        text = text[: edit.start] + edit.new.replace("\n", line_break) + text[edit.end :]
     return text, by_hand
 
 
@@ -53,8 +60,9 @@ def _replacement(text: str, old: yaml.Node, live: Entry) -> _Edit | None:
     if isinstance(old, yaml.CollectionNode) and not old.flow_style:
         if not isinstance(old, yaml.SequenceNode) or not live.items:
             return None
-        return start, end, ("\n" + " " * old.start_mark.column).join(f"- {item}" for item in live.items)
-    return start, end, live.flow
+        lines_of_items = ("\n" + " " * old.start_mark.column).join(f"- {item}" for item in live.items)
+        return _Edit(start, end, lines_of_items)
+    return _Edit(start, end, live.flow)
 
 
 def _insertion(text: str, mapping: yaml.MappingNode, live: Entry) -> _Edit:
@@ -63,13 +71,17 @@ def _insertion(text: str, mapping: yaml.MappingNode, live: Entry) -> _Edit:
         end = mapping.end_mark.index - 1
         inner = text[mapping.start_mark.index + 1 : end].strip()
         before, after = (", ", "") if inner and not inner.endswith(",") else ("", ", ")
-        return end, end, f"{before}{scalar(live.key)}: {live.flow}{after}"
+        return _Edit(end, end, f"{before}{scalar(live.key)}: {live.flow}{after}")
     end = text.index("\n", _end(mapping) - 1) + 1
-    return end, end, "\n".join([*lines([live], mapping.value[0][0].start_mark.column), ""])
+    column = mapping.value[0][0].start_mark.column  # of the first key
+    return _Edit(end, end, "\n".join([*lines([live], column), ""]))
 
 
 def _end(node: yaml.Node) -> int:
-    """Return the offset of the end of a value. The end mark of a block may be after comments that follow."""
+    """Return the offset at which a value ends.
+
+    The end mark of a block is of no use, because it may be after comments that follow the block.
+    """
     if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
         last = node.value[-1]
         return max(map(_end, last if isinstance(last, tuple) else [last]))  # an alias ends at its anchor

@@ -1,4 +1,4 @@
-"""The facts of a cluster for an editor: limits with their places in the profile, and names to choose from."""
+"""What an editor shows of a cluster: limits with their places in the profile, and names to choose from."""
 
 import json
 import re
@@ -19,8 +19,10 @@ from sbatchgen.jobs.inputs.options import VALUES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
 from sbatchgen.jobs.inputs.search import short
 
-MAX_PARTITIONS = 8  # partitions whose limits are shown; also names of a list that are shown
-# LIMITS["partition"]["gres"] is a pattern for the keys of a partition that limit --gres.
+MAX_PARTITIONS = 8  # partitions whose limits are shown
+_MAX_ITEMS = 8  # items of a list that are shown
+# By option of sbatch, a pattern for the keys that limit the option: LIMITS["partition"] for the keys of a
+# partition, and LIMITS["profile"] for all other keys of a profile.
 LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
@@ -37,10 +39,11 @@ class ClusterFacts:
         return self.document.value
 
     def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
-        """Return the cluster's limits for an option of sbatch, given by its long name, as lines of Markdown.
+        """Return the cluster's limits for an option of sbatch as lines of Markdown.
 
-        For --partition and --qos, the lines are about the partitions or the QOS in `value`. For any other
-        option the lines are about `partitions`; without these, about the default partition or all partitions.
+        `option` is the long name. For --partition and --qos, the lines are about the partitions or the QOS in
+        `value`. For any other option, they are about `partitions`, or else about the default partition, or
+        else about all partitions.
         """
         profile = self.profile
         named = [name for name in partitions if name in profile.partitions]
@@ -94,7 +97,7 @@ class ClusterFacts:
         return ", ".join(f"{key}: {value}" for key, value in limits.items())
 
     def source(self, key: str) -> str:
-        """Return the web address of the source for a key or the nearest key above; "" without a source."""
+        """Return the web address of the source of a key, or of the nearest key above it; "" without one."""
         depths_and_addresses = [
             (len(above), source.at.url)
             for source in self.profile.sources
@@ -105,26 +108,25 @@ class ClusterFacts:
         return address
 
     def _key_lines(self, prefix: str, pattern: str, record: Any = Profile) -> Iterator[str]:
-        """Yield a line of Markdown for each key whose path is `prefix` and a name that matches `pattern`.
+        """Yield a line of Markdown for each key below `prefix` whose name matches `pattern`.
 
-        `prefix` is "", or the keys above with a dot, such as `partitions.gpu.`. `record` is the class that
-        has the keys.
+        `prefix` is "" or a path such as `partitions.gpu.`. `record` is the class that has the keys.
         """
         path_pattern = re.compile(rf"{re.escape(prefix)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
         for path, at in self.document.places.items():
             if match := path_pattern.fullmatch(path):
                 data = as_data(self._value(prefix, match["key"]))
                 value = data if isinstance(data, str) else json.dumps(data)
-                value = first_names([*map(str, data)], MAX_PARTITIONS) if isinstance(data, list) else value
+                value = first_names([*map(str, data)], _MAX_ITEMS) if isinstance(data, list) else value
                 key = keys_of(record).get(match["key"].rpartition(".")[2])
                 help_text = f": {key.metadata['help']}" if key else ""
-                where, url = short(at, self.folder), self.source(path)
+                place, url = short(at, self.folder), self.source(path)
                 documented = f", [documented]({url})" if url else ""
                 name = path.removeprefix("partitions.")
-                yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(where)}{documented})"
+                yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(place)}{documented})"
 
     def _value(self, prefix: str, path: str) -> Any:
-        """Return the value of the key `path` below `prefix`, which is "" or such as `partitions.gpu.`."""
+        """Return the value of the key `path` below `prefix`, which is "" or a path as in `_key_lines`."""
         value: Any = self.profile
         if prefix:
             kind, name = prefix[:-1].split(".", 1)
@@ -136,5 +138,5 @@ class ClusterFacts:
 
 
 def _plain(text: str) -> str:
-    """Return a text that Markdown can have between backticks."""
+    """Return a text that can stand between backticks in Markdown."""
     return visible(text).replace("`", "'")

@@ -1,7 +1,7 @@
-"""The cursor in a file of YAML: the keys around it, by their indentation.
+"""Finds the keys around the cursor in a YAML file, by their indentation.
 
-A parser of YAML does not help, because a file is rarely complete while a user writes it. The module also has
-the types of the answers to an editor: notes and choices.
+A YAML parser does not help, because a file is rarely complete while a user writes it. The module also has the
+types of answers to an editor: notes and choices.
 """
 
 import re
@@ -21,7 +21,7 @@ ITEM = "[]"  # an item of a list, in a path
 class Cursor(NamedTuple):
     """The place of a cursor in YAML."""
 
-    path: tuple[str, ...]  # the keys above the cursor; ITEM for an item of a list
+    path: tuple[str, ...]  # the keys above the cursor, outermost first; ITEM stands for an item of a list
     key: str  # the key in whose value the cursor is; "" if a key is being written
     word: str  # the part of the word before the cursor
     column: int  # the column at which the word starts, from 1
@@ -42,14 +42,14 @@ def cursor(lines: Sequence[str], line: int, column: int) -> Cursor:
 
 
 def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str]:
-    """Return the keys above a line with this indent, outermost first.
+    """Return the keys above the line that follows `lines` and has this indent, outermost first.
 
-    A key or a dash is above the line if it is further to the left than those of all lines between. `in_list`:
-    the line begins with a dash.
+    A key or a dash is above the line if it is further to the left than those of all lines between.
+    `in_list`: the line itself begins with a dash.
     """
     path: list[str] = []
-    # A dash left of the column `max_dash` is above the line, and so is a key left of `max_key`. The columns
-    # may differ by one, because a key and the dashes of its list may have the same indent.
+    # A dash is above the line if its column is less than `max_dash`, and a key if its column is less than
+    # `max_key`. The two may differ by one, because a key and the dashes of its list may have the same indent.
     max_dash, max_key = indent, indent + in_list
     for text in reversed(lines):
         parts = _LINE.match(text)
@@ -68,9 +68,12 @@ def _keys_above(lines: Sequence[str], indent: int, *, in_list: bool) -> list[str
 
 
 def _keys_in_brackets(path: list[str], key: str, text: str) -> tuple[list[str], str]:
-    """Return the path and the key at the end of a line with brackets, such as {nodes: 2, mem: 4G}."""
+    """Return the path and the key at the end of `text`, which may have brackets as in {nodes: 2, mem: 4G}.
+
+    `path` and `key` are those at the start of the text.
+    """
     outer: list[tuple[list[str], str]] = []  # the path and the key before each open bracket
-    word = ""  # the last text that is not a mark, which is a key if a colon follows
+    word = ""  # the last text that is not a mark; it is a key if a colon follows
     for match in _TOKEN.finditer(text):
         mark = match["mark"] or ""
         if mark in ("{", "["):
@@ -98,12 +101,12 @@ class Note(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A text that may be written at the cursor."""
+    """A text that an editor offers at the cursor."""
 
     text: str  # the text to write
     kind: str  # "option", "key", "value" or "rule"
     description: str = ""  # in one line
-    is_common: bool = False  # whether an editor shows the choice before the others
+    is_common: bool = False  # whether an editor shows the choice before choices that are less common
 
 
 class Choices(NamedTuple):

@@ -31,7 +31,7 @@ from sbatchgen.lab.editor.cursor import Choices, Note
 from sbatchgen.lab.editor.yaml_file import YamlFile
 
 _PROFILE = re.compile(r"^profile:[ \t]*([^\s#]+)", re.MULTILINE)  # the key of a job that names its profile
-# A line by which a YAML file is a job.
+# A line that shows that a YAML file is a job.
 _JOB_MARK = re.compile(r"^profile:|^# yaml-language-server:.*\bjob\.json", re.MULTILINE)
 _LINE_AND_COLUMN = re.compile(r":(\d+)(?::(\d+))?$")  # the end of job.yaml:3:7
 
@@ -60,17 +60,17 @@ class OpenFile:
         """The lines of the text."""
         return self.text.split("\n")
 
-    def findings(self, *, saved: bool) -> list[Finding]:
+    def findings(self, *, is_saved: bool) -> list[Finding]:
         """Return the findings with their places.
 
-        `saved`: the file was saved, so findings that take longer than a keystroke are included.
+        With `is_saved`, findings are included that take too long to compute at each keystroke.
         """
         try:
-            return [*self._findings(saved=saved)]
+            return [*self._findings(is_saved=is_saved)]
         except SbatchgenError as error:
             return [self._placed(Finding("error", problem)) for problem in error.problems]
 
-    def _findings(self, *, saved: bool) -> Iterator[Finding]:
+    def _findings(self, *, is_saved: bool) -> Iterator[Finding]:
         """Yield the findings; raise SbatchgenError for a file that can't be read."""
         if self.kind == "script":
             yield from findings_of(self._source, self.settings)
@@ -83,19 +83,19 @@ class OpenFile:
         elif self.kind == "settings":
             decode(self.text, JobSpec, name=str(self.path))
         elif self.kind == "profile":
-            findings = profile_check.findings(self.path, self._places, self.text) if saved else ()
+            findings = profile_check.findings(self.path, self._places, self.text) if is_saved else ()
             read_checked_profile(self.path, self.text)
             yield from map(self._placed, findings)
 
     def note(self, line: int, column: int) -> Note | None:
-        """Return a text about the word at a place; None for a word without a text."""
+        """Return a note about the word at a place; None if there is nothing to say about it."""
         if self.kind == "script":
             findings = findings_of(self._source, self.settings)
             return scripts.note(self._script, self.cluster, line, column, findings)
         return self._yaml.note(line, column) if self._yaml else None
 
     def choices(self, line: int, column: int) -> Choices:
-        """Return the choices at a place."""
+        """Return the choices that an editor offers at a place."""
         if self.kind == "script":
             return scripts.choices(self._script, self.cluster, line, column)
         if self._yaml:
@@ -117,8 +117,8 @@ class OpenFile:
         profile = self.settings.profile
         document: Document[Any] | None = Document(profile, self.settings.places) if profile else None
         named = _PROFILE.search(self.text) if self.kind == "job" else None
-        # The texts to read until one is a valid profile. The text in the editor may be wrong while a user
-        # types, so None stands for the file on disk.
+        # The texts to try until one is a valid profile. The text in the editor comes first, and may be wrong
+        # while the user types. None stands for the file on disk.
         texts = (self.text, None) if self.kind == "profile" else (None,) if named else ()
         for text in texts:
             with suppress(SbatchgenError):
@@ -134,7 +134,7 @@ class OpenFile:
         if record is None:
             return None
         job_settings: Sequence[Setting] = []
-        with suppress(SbatchgenError):  # a wrong job has no values
+        with suppress(SbatchgenError):  # a job with an error is shown without the origins of its values
             job_settings = [*settings(self._request)] if self.kind == "job" else []
         return YamlFile(record=record, lines=self.lines, cluster=self.cluster, settings=job_settings)
 
@@ -159,7 +159,7 @@ class OpenFile:
         )  # fmt: skip
 
     def _placed(self, finding: Finding) -> Finding:
-        """Return a finding with its line. A finding about another file gets line 1 and names that file."""
+        """Return a finding with its line; a finding about another file is at line 1, and names the file."""
         at = finding.problem.at
         match = _LINE_AND_COLUMN.search(at)
         if match and at.startswith(f"{self.path}:"):

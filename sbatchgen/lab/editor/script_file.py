@@ -1,4 +1,4 @@
-"""A script in an editor: the meanings and limits of its options, and the choices at a cursor."""
+"""What an editor shows in a script: the meanings and limits of its options, and choices at the cursor."""
 
 import re
 from collections.abc import Iterable
@@ -34,9 +34,9 @@ VALUE_WORDS = {
     "wait-all-nodes": ("0", "1"),
 }
 _DIRECTIVE = "#SBATCH"
-# The end of a directive before the cursor in which a value begins, such as --partition=gp or -p gp.
+# The text before the cursor if the cursor is in the value of an option, such as --partition=gp or -p gp.
 _VALUE_START = re.compile(r"\s(?:--(?P<long>[\w-]+)(?P<between>=|\s+)|-(?P<short>\w)\s*)(?P<value>[^\s=]*)$")
-# The end of a comment before the cursor, such as "# sbatchgen: disable=SB101,SB".
+# The text before the cursor if the cursor is in a comment such as "# sbatchgen: disable=SB101,SB".
 _RULE_START = re.compile(r"#\s*sbatchgen:\s*disable(?:-file)?=(?:[\w,]*,)?(?P<start>\w*)$")
 _LAST_VALUE = re.compile(r"[^,&|]*$")  # the last value in a list of values
 _COMMON_OPTIONS = {
@@ -48,7 +48,7 @@ _COMMON_OPTIONS = {
 def meanings() -> dict[str, str]:
     """Return the meaning of each option of sbatch, by its long name."""
     of_keys = {LONG_NAMES[name]: key.metadata["help"] for name, key in keys_of(SbatchOptions).items()}
-    # The file has the meanings of sbatch's options that are no keys of a job.
+    # The file has the meanings of the other options of sbatch, which are not keys of a job.
     lines = Path(__file__).with_name("option_meanings.txt").read_text().splitlines()
     rows = (row.split(maxsplit=1) for row in lines)
     return of_keys | {name: text for name, text in rows}  # noqa: C416
@@ -57,26 +57,25 @@ def meanings() -> dict[str, str]:
 def note(
     script: JobScript, cluster: ClusterFacts | None, line: int, column: int, findings: Iterable[Finding]
 ) -> Note | None:
-    """Return a text about the option at a place, and the findings there; None for any other place."""
-    texts, noted = [], None  # the texts, and the place of the first that is found
+    """Return a note about the option and the findings at a place; None for a place without them."""
+    texts, note_place = [], None  # the place is that of the first text
     for use in script.option_uses:
         place = script.at_use(use)
         if isinstance(use, Option) and place.line == line and place.column <= column <= place.end:
             texts.append(option_text(use.name, use.spec, use.value or "", cluster, partitions_of(script)))
-            noted = place
+            note_place = place
     for finding in findings:
         place = finding.place
         if place.line == line and place.column <= column <= (place.end or column):
             page = pages().get(finding.rule)
             reason = page.text.partition("\n```")[0] if page else ""  # without the examples
-            texts.append(
-                reason.replace("## ", "**", 1).replace("\n", "**\n", 1)
-            )  # a bold line, not a heading
-            noted = noted or place
-    if not noted:
+            # The heading of the page becomes a bold line.
+            texts.append(reason.replace("## ", "**", 1).replace("\n", "**\n", 1))
+            note_place = note_place or place
+    if not note_place:
         return None
-    end = noted.end or len(script.lines[line - 1]) + 1
-    return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, noted.column, end)
+    end = note_place.end or len(script.lines[line - 1]) + 1
+    return Note("\n\n".join(filter(None, dict.fromkeys(texts))), line, note_place.column, end)
 
 
 def option_text(
@@ -91,7 +90,7 @@ def option_text(
 
 
 def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: int) -> Choices:
-    """Return the choices at a place: options, values of an option, or rules in a comment."""
+    """Return the choices at a place: options of sbatch, values of an option, or rules in a comment."""
     before = script.lines[line - 1][: column - 1]
     if comment := _RULE_START.search(before):
         start = comment["start"].upper()
@@ -103,7 +102,7 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
     if value := _VALUE_START.search(before):
         by_letter = {spec.short: spec for spec in known.values()}
         spec = known.get(value["long"]) if value["long"] else by_letter.get(value["short"])
-        # Only "=" gives a value to an option whose argument is optional.
+        # An option with an optional argument takes a value only after "=".
         arguments = [HasArgument.REQUIRED, *([HasArgument.OPTIONAL] if value["between"] == "=" else [])]
         if spec and spec.argument in arguments:
             return value_choices(spec.name, value["value"], cluster, partitions_of(script), column)
@@ -121,9 +120,9 @@ def choices(script: JobScript, cluster: ClusterFacts | None, line: int, column: 
 def value_choices(
     name: str, written: str, cluster: ClusterFacts | None, partitions: Iterable[str], column: int
 ) -> Choices:
-    """Return the choices for the value of an option; in a list of values, for the last value.
+    """Return the choices for the value of an option.
 
-    `written` is the part of the value before the cursor.
+    `written` is the part of the value before the cursor. If it is a list, the choices are for its last item.
     """
     last = _LAST_VALUE.search(written)
     start = last[0] if last else ""

@@ -17,7 +17,7 @@ from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.read_settings import settings_of
 from sbatchgen.lab.editor.open_file import OpenFile
 
-SOURCE = "sbatchgen"
+SOURCE = "sbatchgen"  # the name that an editor shows next to a finding
 _SEVERITIES = {
     "error": types.DiagnosticSeverity.Error,
     "warning": types.DiagnosticSeverity.Warning,
@@ -42,7 +42,7 @@ class Server(LanguageServer):
         self.settings: dict[Path, Settings] = {}  # the settings for the scripts of each folder
 
     def file(self, uri: str) -> OpenFile:
-        """Return an open file."""
+        """Return the file that is open at an address such as file:///home/me/train.slurm."""
         path = Path(to_fs_path(uri) or "unnamed.slurm")
         text = self.workspace.get_text_document(uri).source
         return OpenFile(
@@ -50,7 +50,10 @@ class Server(LanguageServer):
         )
 
     def _settings_of(self, folder: Path) -> Settings:
-        """Return the settings for scripts in a folder; settings without a cluster if they can't be read."""
+        """Return the settings for scripts in a folder.
+
+        If they can't be read, show the problem and return settings without a cluster.
+        """
         if folder not in self.settings:
             try:
                 places = Places(folder, self.environment)
@@ -64,14 +67,14 @@ class Server(LanguageServer):
                 )
         return self.settings[folder]
 
-    def publish(self, uri: str, *, saved: bool) -> None:
-        """Send the findings of a file."""
+    def publish(self, uri: str, *, is_saved: bool) -> None:
+        """Send the findings of a file to the editor."""
         file = self.file(uri)
-        shown = [self.diagnostic(file, finding) for finding in file.findings(saved=saved)]
+        shown = [self.diagnostic(file, finding) for finding in file.findings(is_saved=is_saved)]
         self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(uri, shown))
 
     def diagnostic(self, file: OpenFile, finding: Finding) -> types.Diagnostic:
-        """Return a finding as a diagnostic of the protocol."""
+        """Return a finding as a diagnostic of the Language Server Protocol."""
         place, problem = finding.place, finding.problem
         return types.Diagnostic(
             range=self.range(file.lines, place.line, place.column, place.end),
@@ -82,7 +85,10 @@ class Server(LanguageServer):
         )
 
     def range(self, lines: Sequence[str], line: int, column: int, end: int) -> types.Range:
-        """Return a part of a line in the editor's units of columns; 0 for `end` is the end of the line."""
+        """Return a part of a line as a range of the protocol, in the editor's units of columns.
+
+        If `end` is 0, the range ends with the line.
+        """
         text = lines[line - 1].removesuffix("\r")
         start = types.Position(line - 1, column - 1)
         stop = types.Position(line - 1, (end or len(text) + 1) - 1)
@@ -90,7 +96,7 @@ class Server(LanguageServer):
 
     def line_and_column(self, file: OpenFile, position: types.Position) -> tuple[int, int]:
         """Return the line and the column of an editor's position, counted from 1."""
-        copy = types.Position(position.line, position.character)  # the codec may change its argument
+        copy = types.Position(position.line, position.character)  # because the codec may change its argument
         decoded = self.workspace.position_codec.position_from_client_units(file.lines, copy)
         return decoded.line + 1, decoded.character + 1
 
@@ -118,11 +124,11 @@ def _opened_or_saved(
     server: Server, event: types.DidOpenTextDocumentParams | types.DidSaveTextDocumentParams
 ) -> None:
     server.settings.clear()  # the files of the settings may have changed
-    server.publish(event.text_document.uri, saved=True)
+    server.publish(event.text_document.uri, is_saved=True)
 
 
 def _changed(server: Server, event: types.DidChangeTextDocumentParams) -> None:
-    server.publish(event.text_document.uri, saved=False)
+    server.publish(event.text_document.uri, is_saved=False)
 
 
 def _closed(server: Server, event: types.DidCloseTextDocumentParams) -> None:
@@ -162,7 +168,7 @@ def _code_actions(server: Server, event: types.CodeActionParams) -> list[types.C
     uri = event.text_document.uri
     file = server.file(uri)
     lines = range(event.range.start.line + 1, event.range.end.line + 2)
-    findings = [finding for finding in file.findings(saved=False) if finding.place.line in lines]
+    findings = [finding for finding in file.findings(is_saved=False) if finding.place.line in lines]
     actions = [action for finding in findings for action in _finding_actions(server, uri, file, finding)]
     if (text := file.with_safe_fixes()) != file.text:
         whole = types.Range(types.Position(0, 0), types.Position(len(file.lines), 0))
@@ -175,14 +181,14 @@ def _code_actions(server: Server, event: types.CodeActionParams) -> list[types.C
 def _finding_actions(
     server: Server, uri: str, file: OpenFile, finding: Finding
 ) -> Iterator[types.CodeAction]:
-    """Yield the safe fix of a finding, and the edit that adds a comment to turn its rule off."""
+    """Yield the safe fix of a finding, and an edit that turns its rule off by a comment."""
     kind, diagnostics = types.CodeActionKind.QuickFix, [server.diagnostic(file, finding)]
     if finding.edits:
         title = f"{finding.rule}: {finding.problem.fix or 'fix it'}"
         edit = types.WorkspaceEdit({uri: [_edit(server, file, edit) for edit in finding.edits]})
         yield types.CodeAction(title, kind, diagnostics, is_preferred=True, edit=edit)
     text = file.lines[finding.place.line - 1] if file.kind == "script" and finding.rule else ""
-    # A comment can't follow the first line, #!, a line that continues, or another comment of this kind.
+    # No comment can follow #!, a line that continues on the next one, or another comment of sbatchgen.
     if text and finding.place.line > 1 and not text.endswith("\\") and "sbatchgen:" not in text:
         comment = Edit(finding.place.line, len(text) + 1, 0, f"  # sbatchgen: disable={finding.rule}")
         edit = types.WorkspaceEdit({uri: [_edit(server, file, comment)]})
@@ -190,5 +196,5 @@ def _finding_actions(
 
 
 def _edit(server: Server, file: OpenFile, edit: Edit) -> types.TextEdit:
-    """Return an edit as the protocol has it."""
+    """Return an edit in the form of the protocol."""
     return types.TextEdit(server.range(file.lines, edit.line, edit.column, edit.end), edit.text)

@@ -1,4 +1,4 @@
-"""A job or a profile in an editor: the meanings of its keys, the origins of its values, and the choices."""
+"""What an editor shows in a job or a profile: meanings of keys, origins of values, and choices."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,12 +31,13 @@ class YamlFile:
     record: Any  # JobSpec or Profile
     lines: Sequence[str]
     cluster: ClusterFacts | None  # the cluster that the file describes or names
-    # the values of the resolved job; empty for a profile and for a wrong job
+    # the values of the resolved job; empty for a profile and for a job with an error
     settings: Sequence[Setting] = ()
 
     def note(self, line: int, column: int) -> Note | None:
-        """Return a text about the key at a place, or the key whose value is there; None without a key."""
+        """Return a note about the key at a place, or the key whose value is there; None without a key."""
         text = self.lines[line - 1]
+        # The note is about the whole word, so both ends of the word are looked for.
         while column > 1 and _WORD.fullmatch(text[column - 2]):
             column -= 1
         word = _WORD.match(text, column - 1)
@@ -71,7 +72,7 @@ class YamlFile:
         value_type, _ = _type_and_field(self.record, at.path)
         if not at.key and at.path[-1:] != (ITEM,):
             return choices_with_start(_key_choices(value_type, at.path), at.word, at.column)
-        name = at.key or at.path[-2]  # the key of the list, if the cursor is in an item
+        name = at.key or at.path[-2]  # in an item of a list, the path ends with the key of the list and ITEM
         if at.key:
             value_type, _ = _type_and_field(self.record, (*at.path, at.key))
         names_of_keys = {"profile": profiles, "required": LONG_NAMES, "omit": LONG_NAMES}
@@ -89,9 +90,9 @@ class YamlFile:
 
 
 def _type_and_field(record: Any, path: Iterable[str]) -> tuple[Any, Field[Any] | None]:
-    """Return the type of the value at a path of keys, and the field of its key; None for an unknown key.
+    """Return the type of the value at a path of keys, and the field of its key; None and None if unknown.
 
-    `record` is the type of the whole file.
+    `record` is the type of the whole file. A key of a mapping has no field.
     """
     value_type: Any = record
     key: Field[Any] | None = None

@@ -16,20 +16,20 @@ MAIN = (
     *("partition", "nodes", "gpus_per_node", "gres", "time", "launcher", "runtime"),
     *("image", "conda_env", "venv", "uv_project", "edf", "trainer", "account", "qos", "job_name"),
 )
-# Options that the form has no field for: only submit takes them, or the page can't know their values.
+# Options without a field in the form: only submit takes them, or the page can't know their values.
 _HIDDEN_OPTIONS = ("profile", "snapshot_dir")
 # The value with which the field `trainer` starts, if the centre has no known copy of the bundled trainer.
 OWN_TRAINER = "train.py"
 
 
 def model(profiles: Mapping[str, Profile], strings: Mapping[str, str], *, has_code: bool) -> dict[str, Any]:
-    """Return the data of the page, whose first profile is shown at the start.
+    """Return the data of the page, which shows the first profile at the start.
 
-    `strings` are the texts of the page. `has_code`: the centre has a copy of the bundled trainer.
+    `strings` has the texts of the page. `has_code`: the centre has a copy of the bundled trainer.
     """
-    place = {name: number for number, name in enumerate(MAIN)}
+    order = {name: number for number, name in enumerate(MAIN)}
     options = [option for option in parameters() if option.name not in _HIDDEN_OPTIONS]
-    options.sort(key=lambda option: place.get(str(option.name), len(MAIN)))  # others stay last
+    options.sort(key=lambda option: order.get(str(option.name), len(MAIN)))  # further options come last
     return {
         "version": __version__,
         "strings": dict(strings),
@@ -71,7 +71,7 @@ def _mode(mode: Mode) -> dict[str, Any]:
         "nodes": not mode.several_nodes,
         "launcher": not mode.launchers,
         "gpus_per_node": mode.gpus == 0,
-        "gres": mode.gpus != 1,  # for shards, which are parts of one GPU
+        "gres": mode.gpus != 1,  # the field is for shards, which are parts of a single GPU
     }
     nodes = "one or several nodes" if mode.several_nodes else "one node"
     processes = counted(mode.processes, "process") if mode.processes else "a process for each GPU"

@@ -1,4 +1,4 @@
-"""Reads the settings of a centre's page from a small YAML file, and loads the page's packages with npm.
+"""Reads the settings of a centre's page from a YAML file, and loads the page's packages with npm.
 
 The packages are Pyodide, tree-sitter, its grammar of bash, and mvdan/sh.
 """
@@ -16,8 +16,8 @@ from sbatchgen.base.units import Text
 from sbatchgen.jobs.inputs.document import read_document
 
 FILES = Path(__file__).parent / "files"  # the sources of the page
-NAMES = ("pyodide", "web-tree-sitter", "tree-sitter-bash", "sh-syntax")
-_NPM_TIMEOUT_S = 300  # seconds for loading the packages
+PACKAGES = ("pyodide", "web-tree-sitter", "tree-sitter-bash", "sh-syntax")
+_NPM_TIMEOUT_S = 300  # seconds in which npm must load the packages
 
 
 @record
@@ -43,9 +43,9 @@ class Site:
 
 
 def strings_of(site: Site, file: Path | None) -> dict[str, str]:
-    """Return the texts of the page by name, with a centre's texts in place of the page's own.
+    """Return the texts of the page by name, some of them replaced by a centre.
 
-    `file` holds the settings. Raises DocumentError if a name is not known.
+    `file` is the file of the settings `site`. Raises DocumentError if the page has no text of such a name.
     """
     import yaml
 
@@ -58,7 +58,10 @@ def strings_of(site: Site, file: Path | None) -> dict[str, str]:
 
 
 def read_site(file: Path | None) -> Site:
-    """Return the settings in a file; raise DocumentError if a value is wrong or the logo is missing."""
+    """Return the settings in a file, or the defaults without a file.
+
+    Raises DocumentError if a value is wrong or the logo is missing.
+    """
     site = read_document(file, Site).value if file else Site()
     if site.logo and file and not (file.parent / site.logo).is_file():
         raise DocumentError.of(f"there is no logo {file.parent / site.logo}", at=f"{file}: logo")
@@ -77,7 +80,7 @@ def packages_folder(named: Path | None, cache: Path | None, note: Callable[[str]
     DocumentError if npm is not installed or fails.
     """
     if named:
-        for name in NAMES:
+        for name in PACKAGES:
             if not (named / name / "package.json").is_file():
                 fix = f"npm ci --ignore-scripts in a copy of {FILES}, and name its node_modules"
                 raise CommandLineError.of(f"there is no package {name} in {named}", at="--packages", fix=fix)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbatchgen import __version__
 from sbatchgen.base.errors import DocumentError, SbatchgenError
@@ -20,16 +20,21 @@ from sbatchgen.lab.page.form import model
 from sbatchgen.lab.page.packing import Note, pack
 from sbatchgen.lab.page.site import FILES, Site, strings_of
 
-MARK = ".sbatchgen-page"  # the file that marks a folder as a page, which this module may replace
-PLACE = "/sbatchgen"  # the folder of the package in the browser, if the centre does not name its own
-_LIBRARIES = "/lib/python3.14/site-packages"
+MARK = ".sbatchgen-page"  # a file that marks a folder as a page, so that this module may replace the folder
+PLACE = "/sbatchgen"  # the folder of the package in the browser, unless the centre names its own
+_LIBRARIES = "/lib/python3.14/site-packages"  # the folder of libraries in the browser's Python
 _STATIC_FILES = ("page.js", "page.css", "worker.js", "python.js")
-# Folders of the package that serve only commands which the page does not have.
+# Folders of the package for commands that the page does not have.
 _UNUSED_FOLDERS = {"editor", "page", "rehearsal", "discover", "prepare", "__pycache__"}
 _WHEEL_FOLDERS = ("templates", "profiles", "schemas", "code")  # folders that the package has only in a wheel
 
-# The path in the browser, the path on this machine, and whether docstrings are kept.
-PackedFile = tuple[str, str, bool]
+
+class PackedFile(NamedTuple):
+    """A file that Python needs in the browser."""
+
+    path: str  # its path in the browser
+    source: str  # its path on this machine
+    keeps_docstrings: bool
 
 
 @frozen(kw_only=True)
@@ -41,12 +46,12 @@ class PageInputs:
     site_file: Path | None  # the file of these settings; None without a file
     packages: Path  # the folder of npm's packages: see `site.packages_folder`
     cache: Path | None  # a folder for compressed files, which only this user can write
-    quality: int = 11  # the quality of Brotli's compression, up to 11: the smallest files, and the slowest
+    quality: int = 11  # the quality of Brotli's compression; 11 is the slowest, and gives the smallest files
     note: Note = field(default=lambda _: None)  # prints a line about the progress
 
 
 def write(page: PageInputs, to: Path) -> None:
-    """Write the folder `to` of a page; replace a page that this function wrote there earlier.
+    """Write a page into the folder `to`, in place of a page that this function wrote there earlier.
 
     Raises DocumentError if the folder holds other files, if a profile is wrong, or if Node.js fails.
     """
@@ -54,21 +59,21 @@ def write(page: PageInputs, to: Path) -> None:
         raise _refusal(to)
     to.parent.mkdir(parents=True, exist_ok=True)
     with temporary_folder(".sbatchgen-page-", within=to.parent) as folder:
-        new = folder / "page"
-        new.mkdir()
-        _pack_python(page, new)
-        _write_texts(page, new)
-        (new / MARK).write_text(f"{__version__}\n")
-        new.chmod(0o755)
+        new_page = folder / "page"
+        new_page.mkdir()
+        _pack_python(page, new_page)
+        _write_texts(page, new_page)
+        (new_page / MARK).write_text(f"{__version__}\n")
+        new_page.chmod(0o755)
         if to.exists():
-            # Another user may have exchanged the page since the first check. Below `folder` no other user can
-            # exchange the page, so the second check is final.
-            old = folder / "old"
-            to.rename(old)
-            if _is_foreign(old):
-                old.rename(to)
+            # Another user may have put other files there since the first check. No other user can write into
+            # `folder`, so the second check is final.
+            old_page = folder / "old"
+            to.rename(old_page)
+            if _is_foreign(old_page):
+                old_page.rename(to)
                 raise _refusal(to)
-        new.rename(to)
+        new_page.rename(to)
 
 
 def _is_foreign(folder: Path) -> bool:
@@ -78,12 +83,13 @@ def _is_foreign(folder: Path) -> bool:
 
 
 def _refusal(to: Path) -> SbatchgenError:
+    """Return the error for a folder that holds other files than a page."""
     what = f"{to} has files that are not those of a page"
     return DocumentError.of(what, at="--to", fix="name another folder, or empty this one")
 
 
-def _write_texts(page: PageInputs, new: Path) -> None:
-    """Write the HTML, JavaScript and logo of a page into the folder `new`."""
+def _write_texts(page: PageInputs, new_page: Path) -> None:
+    """Write the HTML, JavaScript and logo of a page into the folder `new_page`."""
     import jinja2
 
     profiles = {file.stem: read_document(file, Profile).value for file in page.profiles}
@@ -92,24 +98,24 @@ def _write_texts(page: PageInputs, new: Path) -> None:
     if page.site.logo and page.site_file:
         source = page.site_file.parent / page.site.logo
         logo = f"logo{source.suffix}"
-        shutil.copyfile(source, new / logo)
+        shutil.copyfile(source, new_page / logo)
     for name in _STATIC_FILES:
-        shutil.copyfile(FILES / name, new / name)
+        shutil.copyfile(FILES / name, new_page / name)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FILES), autoescape=True, undefined=jinja2.StrictUndefined
     )
     values = {"site": page.site, "t": strings, "logo": logo}
     form = model(profiles, strings, has_code=page.site.code is not None)
-    (new / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
-    files = sorted(str(file.relative_to(new)) for file in new.rglob("*") if file.is_file())
-    digest = hashlib.sha256(b"".join((new / name).read_bytes() for name in files)).hexdigest()[:16]
+    (new_page / "index.html").write_text(environment.get_template("index.html.j2").render(values, model=form))
+    files = sorted(str(file.relative_to(new_page)) for file in new_page.rglob("*") if file.is_file())
+    digest = hashlib.sha256(b"".join((new_page / name).read_bytes() for name in files)).hexdigest()[:16]
     # The digest gives each change of a file a new version, so that browsers load the files again.
     service_worker = environment.from_string((FILES / "sw.js").read_text())
-    (new / "sw.js").write_text(service_worker.render(version=f"sbatchgen-{digest}", files=files))
+    (new_page / "sw.js").write_text(service_worker.render(version=f"sbatchgen-{digest}", files=files))
 
 
-def _pack_python(page: PageInputs, new: Path) -> None:
-    """Write Python and its files into the folder `new`, in the form that a browser loads."""
+def _pack_python(page: PageInputs, new_page: Path) -> None:
+    """Write Python and its files into the folder `new_page`, in the form that a browser loads."""
     with temporary_folder("sbatchgen-page-") as folder:
         root = str(page.site.code or PLACE)
         root_file = folder / "place"
@@ -117,14 +123,14 @@ def _pack_python(page: PageInputs, new: Path) -> None:
         packing_list: dict[str, Any] = {
             "packages": str(page.packages.absolute()),
             "cache": str(page.cache.absolute() if page.cache else folder / "compressed"),
-            "to": str(new.absolute()),
+            "to": str(new_page.absolute()),
             "quality": page.quality,
             "files": [("/place", str(root_file), False), *_files(page.profiles, root)],
         }
         file = folder / "packing.json"
         file.write_text(json.dumps(packing_list))
         pack(file, page.note)
-    for unfinished in new.rglob("*.new"):  # left by Node.js, which `pack` ends if it is too slow
+    for unfinished in new_page.rglob("*.new"):  # files that Node.js was still writing when `pack` ended it
         unfinished.unlink()
 
 
@@ -140,11 +146,12 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
         if file.suffix in (".py", ".md", ".txt", ".yaml") and not _UNUSED_FOLDERS & {*parts}:
             below_package = "/".join(parts)
             if parts[0] not in _WHEEL_FOLDERS:
-                yield f"{root}/sbatchgen/{below_package}", str(file), parts[0] == "cli"
+                yield PackedFile(f"{root}/sbatchgen/{below_package}", str(file), parts[0] == "cli")
     yield from _files_below(bundled("templates"), f"{root}/templates", ".j2")
     for file in profiles:
         is_bundled = file.resolve().parent == bundled("profiles").resolve()
-        yield f"{root if is_bundled else '/site'}/profiles/{file.name}", str(file.absolute()), False
+        path = f"{root if is_bundled else '/site'}/profiles/{file.name}"
+        yield PackedFile(path, str(file.absolute()), keeps_docstrings=False)
         site_templates = file.absolute().parents[1] / "templates"
         if not is_bundled and file.absolute().parent.name == "profiles" and site_templates.is_dir():
             yield from _files_below(site_templates, "/site/templates", ".j2")
@@ -154,10 +161,12 @@ def _files(profiles: Sequence[Path], root: str) -> Iterator[PackedFile]:
         assert spec.origin is not None  # noqa: S101
         yield from _files_below(Path(spec.origin).parent, f"{_LIBRARIES}/{name}", ".py")
     for name in ("tree_sitter", "tree_sitter_bash", "sbatchgen_in_browser"):
-        yield f"{_LIBRARIES}/{name}.py", str(FILES / f"python/{name}.py"), False
+        source = str(FILES / f"python/{name}.py")
+        yield PackedFile(f"{_LIBRARIES}/{name}.py", source, keeps_docstrings=False)
 
 
 def _files_below(folder: Path, to: str, suffix: str) -> Iterator[PackedFile]:
     """Yield the files below a folder whose names end with `suffix`, for the folder `to` in the browser."""
     for file in sorted(folder.rglob(f"*{suffix}")):
-        yield f"{to}/{file.relative_to(folder)}", str(file.absolute()), False
+        path = f"{to}/{file.relative_to(folder)}"
+        yield PackedFile(path, str(file.absolute()), keeps_docstrings=False)

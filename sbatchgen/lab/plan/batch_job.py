@@ -1,4 +1,4 @@
-"""The nodes that a job would get, and the variables that Slurm sets in its batch script.
+"""Computes the nodes that a job would get, and the variables that Slurm sets in its batch script.
 
 Source: jobs on Slurm 22.05 and 26.05 (tests/plan); sbatch(1), OUTPUT ENVIRONMENT VARIABLES.
 """
@@ -15,12 +15,15 @@ from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES, counts_text, node_list
 
 JOB_ID = 1000001
 START_TIME = 1_700_000_000  # seconds since 1970 at which the job starts
+# The largest job that a plan shows.
 _MAX_NODES = 1024
 _MAX_TASKS = 1 << 17
-_MAX_GPUS = 1024  # GPUs of a node
+_MAX_GPUS = 1024  # GPUs of each node
+# Variables that are 0 in the batch script, because it runs as the first task on the first node.
 _ZERO_VARIABLES = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
-_NEW_JOBS = "23.02"  # from this release on, jobs get CPUs and variables as on 26.05; before, as on 22.05
-_TASK_COUNT_RELEASE = "24.05"  # from this release on, SLURM_TASKS_PER_NODE counts the tasks that a job has
+_NEW_JOBS = "23.02"  # the first release that gives a job CPUs and variables as 26.05 does; before, as 22.05
+# The first release in which SLURM_TASKS_PER_NODE has the tasks of each node, not --ntasks-per-node.
+_TASK_COUNT_RELEASE = "24.05"
 
 
 @frozen(kw_only=True)
@@ -31,7 +34,7 @@ class Grant:
     tasks: tuple[int, ...]  # the number of tasks that each node may run
     cpus: tuple[int, ...]  # the CPUs of each node
     gpus: tuple[int, ...]  # the GPUs of each node
-    # The GPUs that the job asks for. A step sees no other GPUs, even if its whole node has more.
+    # The GPUs that the job asks for on each node. A step sees only these, even if the job has whole nodes.
     asked_gpus: tuple[int, ...]
     environment: dict[str, str]  # the variables of the batch script, on the first node
 
@@ -46,9 +49,10 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
     """
     resources = script.resources
     count = nodes or resources.nodes
-    is_scaled = bool(nodes and resources.ntasks_per_node)  # then the number of tasks follows from `nodes`
+    # With --ntasks-per-node, the number of tasks grows with `nodes`.
+    is_scaled = bool(nodes and resources.ntasks_per_node)
     if not is_scaled:
-        count = min(count, resources.ntasks or count)  # each node has a task
+        count = min(count, resources.ntasks or count)  # Slurm gives a job no more nodes than tasks
     count = max(count, 1)
     _refuse_above("nodes", count, _MAX_NODES)
     digits = len(str(count))
@@ -76,19 +80,25 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
 
 
 def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...]:
-    """Return the number of tasks on each node of a job with `total` tasks, as if all nodes were idle."""
+    """Return the number of tasks on each node of a job, as if all nodes were idle.
+
+    `total` is the number of all tasks, and `nodes` the number of nodes.
+    """
     resources = script.resources
     if resources.ntasks_per_node or script.has_own_nodes:
         share, rest = divmod(total, nodes)
         return tuple(share + (number < rest) for number in range(nodes))
-    # With several partitions, Slurm may start the job on their smallest nodes.
+    # Slurm may start a job with several partitions in any of them, so the smallest nodes count.
     cpus = min(filter(None, _node_counts(script, "cpus_per_node")), default=0)
     most_tasks = cpus // (resources.cpus_per_task or 1)
     return split_among_nodes(total, nodes, most_tasks or None)
 
 
 def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Return the GPUs that a job asks for on each node, as if all nodes were idle."""
+    """Return the number of GPUs that a job asks for on each node, as if all nodes were idle.
+
+    `tasks` has the number of tasks on each node; None if the job does not ask for tasks.
+    """
     resources, node_gpus = script.resources, max(_node_counts(script, "gpus_per_node"))
     total, per_task = resources.gpus_in_all, sum(count for _, count in resources.gpus_per_task or ())
     if resources.gpu_option == "gpus-per-task" and per_task and tasks:
@@ -103,16 +113,17 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
 def _cpus_of_nodes(
     script: JobScript, gpus: tuple[int, ...], tasks: tuple[int, ...] | None
 ) -> tuple[int, ...]:
-    """Return the CPUs that a job gets on each node, which has these GPUs and runs these tasks.
+    """Return the number of CPUs that a job gets on each node.
 
-    `tasks` is None for a job that asks for no number of tasks.
+    `gpus` and `tasks` have the number of GPUs and tasks on each node. `tasks` is None if the job does not ask
+    for tasks.
     """
     resources, nodes = script.resources, len(gpus)
     per_task = resources.cpus_per_task or 1
     least_cpus = [_least_cpus(resources, script, number) for number in gpus]
     if resources.cpus_per_gpu and script.release >= _NEW_JOBS:
         least_cpus = [max(least_cpus)] * nodes  # all nodes get the CPUs of the node with the most GPUs
-    # Slurm gives each node the CPUs for this number of tasks, even if the node runs fewer tasks.
+    # Slurm reserves CPUs for --ntasks-per-node tasks on each of several nodes, even if fewer tasks run there.
     least_tasks = (resources.ntasks_per_node or 1) if nodes > 1 else 1
     node_tasks = tasks or (1,) * nodes
     task_cpus = [max(number, least_tasks) * per_task for number in node_tasks]
@@ -125,18 +136,19 @@ def _refuse_above(unit: str, number: int, limit: int) -> None:
 
 
 def _node_counts(script: JobScript, key: str) -> list[int]:
-    """Return 0, and the value of a key such as cpus_per_node in each partition of the script."""
+    """Return the value of a key such as cpus_per_node in each partition of the script, and 0."""
     return [0, *(int(getattr(partition, key) or 0) for partition in script.partitions.values())]
 
 
 def _least_cpus(resources: ResourceRequest, script: JobScript, gpus: int) -> int:
-    """Return the CPUs that a job gets on a node with `gpus` GPUs, however few tasks run there."""
+    """Return the number of CPUs that a job gets on a node with `gpus` GPUs even if no task needs them."""
     if script.has_own_nodes:
         return max(1, *_node_counts(script, "cpus_per_node"))
     return resources.cpus_per_gpu * gpus if resources.cpus_per_gpu else 1
 
 
 def _job_variables(script: JobScript, grant: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
+    """Return the variables about the job, its nodes and its user."""
     resources = script.resources
     per_node = resources.ntasks_per_node if script.release < _TASK_COUNT_RELEASE else None
     variables = {
@@ -164,8 +176,9 @@ def _job_variables(script: JobScript, grant: Grant, user: str, uid: int, gid: in
     variables |= _option_variables(script)
     if script.release < _NEW_JOBS:
         return variables | {"SLURM_NODE_ALIASES": "(null)"}
-    seconds = resources.time if resources.time and resources.time != UNLIMITED else 365 * 24 * 3600
-    variables |= {"SLURM_JOB_START_TIME": str(START_TIME), "SLURM_JOB_END_TIME": str(START_TIME + seconds)}
+    # Without a time limit, Slurm sets the end to a year after the start.
+    limit_s = resources.time if resources.time and resources.time != UNLIMITED else 365 * 24 * 3600
+    variables |= {"SLURM_JOB_START_TIME": str(START_TIME), "SLURM_JOB_END_TIME": str(START_TIME + limit_s)}
     # -5 is Slurm's number for the batch script among the steps.
     return variables | {"SLURM_OOM_KILL_STEP": "0", "SLURM_STEP_ID": "-5", "SLURM_STEPID": "-5"}
 
@@ -191,6 +204,7 @@ def _option_variables(script: JobScript) -> dict[str, str]:
 
 
 def _task_variables(resources: ResourceRequest, tasks: int, release: str) -> dict[str, str]:
+    """Return the variables about tasks and their CPUs; `tasks` is the number of all tasks."""
     variables: dict[str, str] = {}
     if per_gpu := resources.ntasks_per_gpu:
         variables["SLURM_NTASKS_PER_GPU"] = str(per_gpu)
@@ -210,6 +224,7 @@ def _task_variables(resources: ResourceRequest, tasks: int, release: str) -> dic
 
 
 def _gpu_variables(resources: ResourceRequest, gpus: int) -> dict[str, str]:
+    """Return the variables about GPUs; `gpus` is the number of GPUs on the first node."""
     if not gpus:
         return {}
     numbers = ",".join(map(str, range(gpus)))
@@ -222,15 +237,16 @@ def _gpu_variables(resources: ResourceRequest, gpus: int) -> dict[str, str]:
 
 
 def _array_variables(script: JobScript) -> dict[str, str]:
+    """Return the variables of the first task of an array; {} for any other job."""
     if not script.array:
         return {}
-    numbers = [number for run in script.array for number in (run[0], run[-1])]
+    ends = [number for indices in script.array for number in (indices[0], indices[-1])]
     values = {
         "JOB_ID": JOB_ID,
         "TASK_COUNT": script.array_tasks,
-        "TASK_ID": min(numbers),
-        "TASK_MAX": max(numbers),
-        "TASK_MIN": min(numbers),
+        "TASK_ID": min(ends),
+        "TASK_MAX": max(ends),
+        "TASK_MIN": min(ends),
         "TASK_STEP": script.array[0].step,
     }
     return {f"SLURM_ARRAY_{name}": str(value) for name, value in values.items()}

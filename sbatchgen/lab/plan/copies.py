@@ -1,7 +1,7 @@
-"""The user's own copies of files that a sandbox can't show below a layer, or can't change there.
+"""Copies files that a sandbox can't show below a layer, or can't change there, into files of the user.
 
-A layer keeps the owner and the group of a changed file, and refuses owners and groups that the sandbox does
-not know. A sandbox knows a single user and a single group, so it can't change the files of a project's group.
+A layer keeps the owner and the group of a changed file. A sandbox knows one user and one group, and a layer
+refuses all others. So a script in the sandbox could not change, for example, files of a project's group.
 Sources: user_namespaces(7); overlayfs.rst of the kernel.
 """
 
@@ -22,13 +22,13 @@ _MAX_BYTES = 64 << 10  # bytes of a file that is copied
 _MAX_FILES = 500_000  # files of a folder that is shown without a layer
 
 
-def part_to_copy(descriptor: int, *, by_user: bool) -> Literal["all", "some", "none"]:
+def part_to_copy(descriptor: int, *, is_chosen: bool) -> Literal["all", "some", "none"]:
     """Return which files of an open folder need a copy, because a layer can't change them.
 
-    `by_user`: the user chose the folder, which may then belong to another user of the same group.
+    `is_chosen`: the user chose the folder, which may then belong to another user of the same group.
     """
     status = os.stat(descriptor)
-    if not by_user and status.st_uid != os.getuid():
+    if not is_chosen and status.st_uid != os.getuid():
         return "none"
     if not _has_known_owner(status):
         return "all"
@@ -39,9 +39,9 @@ def part_to_copy(descriptor: int, *, by_user: bool) -> Literal["all", "some", "n
 def copy(descriptor: int, to: str, *, only_unknown: bool) -> None:
     """Copy the folders and small files of an open folder into `to`.
 
-    `only_unknown`: copy only files whose owner or group the sandbox does not know.
+    With `only_unknown`, only entries are copied whose owner or group the sandbox does not know.
     """
-    root, made = _root(descriptor), {""}
+    root, made = _root(descriptor), {""}  # `made`: the folders that exist in `to`
     for entry in _entries(descriptor):
         name, folder = entry.name, entry.folder
         with suppress(OSError):
@@ -60,7 +60,7 @@ def _has_known_owner(status: os.stat_result) -> bool:
 
 
 def _root(descriptor: int) -> str:
-    """Return a path of an open folder for os.fwalk, which would not follow the link without "/."."""
+    """Return a path of an open folder for os.fwalk, which follows a link only if "/." is at its end."""
     return f"/proc/self/fd/{descriptor}/."
 
 
@@ -106,7 +106,7 @@ class CopiedPart(NamedTuple):
 
     files: Files  # the folder, its links and its small files
     folders: list[str]  # the names of the folders in it
-    large: int  # the number of larger files, which are not copied
+    large: int  # the number of files that are too large for a copy
 
 
 def copied_part(descriptor: int, path: str) -> CopiedPart:
@@ -161,13 +161,13 @@ def folder_in(descriptor: int, name: str) -> int:
     return os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
 
 
-def danger(descriptor: int) -> str:
-    """Return why a folder can't be shown without a layer; "" for a safe folder.
+def why_unsafe(descriptor: int) -> str:
+    """Return why it is not safe to show an open folder without a layer; "" for a safe folder.
 
     Through a socket or a pipe, a script could reach programs outside the sandbox. Another user who can write
-    the folder can make a socket or a pipe in it at any time.
+    the folder could make a socket or a pipe there at any time.
     """
-    count, root = 0, f"/proc/self/fd/{descriptor}/."
+    count, root = 0, _root(descriptor)
     for folder, folders, names, at in os.fwalk(root):
         count += len(folders) + len(names)
         if count > _MAX_FILES:

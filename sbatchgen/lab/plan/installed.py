@@ -1,4 +1,4 @@
-"""The programs of environments, such as .venv/bin/torchrun, which stand-ins cover in the sandbox."""
+"""Finds the programs of environments, such as .venv/bin/torchrun, so that stand-ins can cover them."""
 
 from __future__ import annotations
 
@@ -6,34 +6,35 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-# The patterns match only from the start of a word, or a trace of long words would take minutes.
-# _BIN matches .venv/bin in .venv/bin/torchrun. _PATH matches any path, because an environment may be there.
+# Both patterns match only from the start of a word. Otherwise a trace of long words would take minutes.
+# _BIN matches .venv/bin in .venv/bin/torchrun. _PATH matches any path, because it may lead to an environment.
 _BIN = re.compile(r"(?<![\w.+@~/-])[\w.+@~/-]*/bin(?=[/:\"'\s;]|$)", re.ASCII)
 _PATH = re.compile(r"(?<![\w.+@/}~-])/?(?:[\w.+@-]+/)*[\w.+@-]+", re.ASCII)
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*")
-_MAX_FOLDERS = 400  # folders in a text, or in a folder, that are looked at
-_MAX_WORDS = 4000  # words of a text that are looked at, for each pattern
+_MAX_FOLDERS = 400  # folders that are looked at in a text or in a folder
+_MAX_WORDS = 4000  # words of a text that each pattern looks at
 
 
-def folders_of(text: str, folder: str) -> Iterator[str]:
-    """Yield the folders of programs that a text names, by their paths or by paths of environments.
+def named_bin_folders(text: str, folder: str) -> Iterator[str]:
+    """Yield the folders of programs that a text names.
 
-    `folder` is the folder of relative paths.
+    The text has the path of such a folder, for example .venv/bin, or the path of its environment, for example
+    .venv. A relative path begins in `folder`.
     """
     seen: set[str] = set()
     for pattern, suffix in ((_BIN, ""), (_PATH, "/bin")):
         for _, match in zip(range(_MAX_WORDS), pattern.finditer(text), strict=False):
             path = match[0]
             if suffix and "/" not in path and not path.endswith("env"):
-                continue  # a path of an environment has a slash or ends in "env"
-            program = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
-            if program not in seen and len(seen) < _MAX_FOLDERS:
-                seen.add(program)
-                yield program
+                continue  # a word without a slash is taken for an environment only if it ends in "env"
+            bin_folder = os.path.normpath(os.path.join(folder, path + suffix))  # noqa: PTH118 - an absolute path wins
+            if bin_folder not in seen and len(seen) < _MAX_FOLDERS:
+                seen.add(bin_folder)
+                yield bin_folder
 
 
 def bin_folders(folder: str) -> Iterator[str]:
-    """Yield the path of bin in a folder, in each folder there, and in the environments of conda there."""
+    """Yield the path of bin in a folder, in each folder in it, and in conda's environments in it."""
     try:
         with os.scandir(folder) as entries:
             names = [
@@ -47,8 +48,8 @@ def bin_folders(folder: str) -> Iterator[str]:
         yield from bin_folders(f"{folder}/envs")
 
 
-def programs_of(folders: Iterable[str], names: Collection[str]) -> Iterator[str]:
-    """Yield the paths of the programs in folders whose names are in `names`, and of each Python there."""
+def programs_in(folders: Iterable[str], names: Collection[str]) -> Iterator[str]:
+    """Yield the paths of the programs in some folders that have one of `names`, and of each Python there."""
     for folder in dict.fromkeys(folders):
         try:
             listed = os.listdir(folder)  # noqa: PTH208 - names

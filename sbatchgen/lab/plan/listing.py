@@ -1,4 +1,7 @@
-"""The text of a plan: its steps and processes. Processes that differ only by their rank share a row."""
+"""Writes a plan as text: its steps and processes. Processes that differ only by their rank share a row.
+
+Paragraphs are lists of words until the end, so that similar steps can be merged word by word.
+"""
 
 from __future__ import annotations
 
@@ -14,61 +17,63 @@ from sbatchgen.lab.plan.started import StartedProcess, Step
 from sbatchgen.lab.plan.step_tasks import GPU_VARIABLES
 
 _WIDTH = 110  # characters of a line
-_MIN_ALIKE = 3  # similar steps that share a text
-_MAX_DIFFERING = 4  # words in which similar steps may differ
-_LISTED_NODES = 6  # nodes whose GPUs are listed, if the numbers differ
-_MIN_REPEATED = 5  # words of `env:` for which a step says "as above"
+_MIN_SIMILAR_STEPS = 3  # fewer similar steps do not share a text
+_MAX_DIFFERENT_WORDS = 4  # words in which similar steps may differ
+_LISTED_NODES = 6  # nodes whose numbers of GPUs are listed
+_MIN_REPEATED = 5  # variables for which a step says "as above"; fewer variables are repeated
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
-_MARKS = ("{rank}", "{node}", "{host}", "{local}")  # in place of a value that is the rank, for example
-_ANY_MARK = "{...}"  # in place of a value that differs for another reason
-_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)  # variables that each job has
+# Marks in a row of several processes. Each stands for the value that differs: the rank, the index or the name
+# of the node, or the number on the node.
+_MARKS = ("{rank}", "{node}", "{host}", "{local}")
+_OTHER_MARK = "{...}"  # the mark for a value that differs in another way
+_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)  # of variables that each job has
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
 
-def as_text(done: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
+def as_text(plan: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
     """Return a plan as text.
 
-    `refusal` is the finding that sbatch refuses the script. `process` is the rank whose process each step
-    shows in full.
+    `refusal` is the finding that sbatch refuses the script, if it does. `process` is a rank: then each step
+    shows only the process of this rank, in full.
     """
-    lines = [headline(done), ""]
+    lines = [headline(plan), ""]
     if refusal:
         line = f" (line {refusal.place.line})" if refusal.place.line else ""
-        refused = one_line(f"{done.script.file}: {refusal.problem.what}{line}")
-        lines = [refused, headline(done).replace(done.script.file, "mended, it may start", 1), ""]
+        refused = one_line(f"{plan.script.file}: {refusal.problem.what}{line}")
+        lines = [refused, headline(plan).replace(plan.script.file, "mended, it may start", 1), ""]
     last_env: list[str] = []  # the words of the last `env:` paragraph
-    for paragraphs in _merged_texts([(step, [*_step_paragraphs(step, process)]) for step in done.steps]):
+    for paragraphs in _merged_texts([(step, [*_step_paragraphs(step, process)]) for step in plan.steps]):
         for indent, words in paragraphs:
             is_env = words[0] == "env:" and process is None
             lines += _wrapped(indent, _new_variables(last_env, words) if is_env else words)
             last_env = words if is_env else last_env
         lines.append("")
-    if done.needed:
+    if plan.needed:
         lines.append("Needed, and not here:")
-        for need in done.needed:
+        for need in plan.needed:
             line = f" (line {need.line})" if need.line else ""
-            lines.append(f"  {_need_text(done, need.kind, need.name)}{line}")
+            lines.append(f"  {_need_text(plan, need.kind, need.name)}{line}")
         lines.append("")
-    lines += [one_line(f"{path}: not shown: {why}") for path, why in sorted(done.not_shown.items())]
-    if done.not_shown:
+    lines += [one_line(f"{path}: not shown: {why}") for path, why in sorted(plan.not_shown.items())]
+    if plan.not_shown:
         lines.append("")
     return "\n".join(lines)
 
 
-def headline(done: DryRun) -> str:
+def headline(plan: DryRun) -> str:
     """Return the first line of a plan: the nodes, the number of steps and processes, and the end."""
-    grant = done.grant
-    processes = sum(map(_process_count, done.steps))
+    grant = plan.grant
+    processes = sum(map(_process_count, plan.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
     if len({*grant.gpus}) > 1:
         gpus = f", with {first_names([*map(str, grant.gpus)], _LISTED_NODES)} GPUs on idle nodes"
-    limit = done.ended.limit
-    end = f"stopped: limit of {limit}" if limit else f"ends with {done.ended.status}"
-    steps = f"{counted(len(done.steps), 'step')} with {counted(processes, 'process')}"
-    if done.steps_not_shown:
-        steps += f", and {done.steps_not_shown} more at least that are not shown"
-    return one_line(f"{done.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
+    limit = plan.result.limit
+    end = f"stopped: limit of {limit}" if limit else f"ends with {plan.result.status}"
+    steps = f"{counted(len(plan.steps), 'step')} with {counted(processes, 'process')}"
+    if plan.steps_not_shown:
+        steps += f", and {plan.steps_not_shown} more at least that are not shown"
+    return one_line(f"{plan.script.file}: {counted(len(grant.nodes), 'node')}{gpus}; {steps}; {end}")
 
 
 def _process_count(step: Step) -> int:
@@ -76,23 +81,23 @@ def _process_count(step: Step) -> int:
     return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
 
 
-def _need_text(done: DryRun, kind: str, name: str) -> str:
-    """Return a line about a thing that the script needs, and the option that gives it."""
+def _need_text(plan: DryRun, kind: str, name: str) -> str:
+    """Return a line about a thing that the script needs, and the option of `plan` that gives it."""
     if kind == "arguments":
         return f"{counted(int(name), 'argument')} of the script: sbatchgen plan FILE -- ARGUMENTS"
     if kind == "variable":
         option = option_of(name)
         why = f", of jobs with --{option}" if option else ""
-        if option in done.script.options:
-            why = f", which Slurm {done.script.slurm} does not set"
+        if option in plan.script.options:
+            why = f", which Slurm {plan.script.slurm} does not set"
         return f"variable {name}{why}: --var {name}=VALUE"
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
 def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """Return the variables of a process without those of the process above; "as above" stands for these.
+    """Return the words of an `env:` paragraph, with "as above" for variables of the paragraph above.
 
-    All variables are returned if the process lacks a variable of `above`, or if `above` is short.
+    All words are returned if the paragraph lacks a variable of `above`, or if `above` is short.
     """
     new = [text for text in words if text not in above]
     repeated = len(words) - len(new)
@@ -102,7 +107,7 @@ def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
 
 
 def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
-    """Yield the text of each step. Similar steps of a line share a text, which has all values that differ.
+    """Yield the text of each step. Similar steps of one line share a text with the values of all steps.
 
     Steps are similar if their paragraphs have the same indents and the same numbers of words.
     """
@@ -113,11 +118,12 @@ def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragrap
 
     for _, group in groupby(steps, layout):
         texts = [text for _, text in group]
-        rows_of_steps = ([words for _, words in text[1:]] for text in texts)  # without the head of each text
-        # For each paragraph and each word in it: the words of all steps at this place.
+        # The first paragraph, with the line and the number of processes, is left out of the comparison.
+        rows_of_steps = ([words for _, words in text[1:]] for text in texts)
+        # For each paragraph, and for each word in it: the words of all steps at this place.
         columns = [[*zip(*rows, strict=True)] for rows in zip(*rows_of_steps, strict=True)]
         differing = sum(len({*column}) > 1 for row in columns for column in row)
-        if len(texts) < _MIN_ALIKE or differing > _MAX_DIFFERING:
+        if len(texts) < _MIN_SIMILAR_STEPS or differing > _MAX_DIFFERENT_WORDS:
             yield from texts
             continue
         (indent, head), *paragraphs = texts[0]
@@ -129,10 +135,11 @@ def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragrap
 
 
 def _values_text(words: Sequence[str]) -> str:
-    """Return the different words as one word, such as --seed={1, 2, 3}."""
+    """Return words that may differ as one word, such as --seed={1, 2, 3}."""
     different = [*dict.fromkeys(words)]
     if len(different) == 1:
         return different[0]
+    # The part up to the last = is written once, if all words have it.
     heads = {text.rpartition("=")[0] for text in different}
     head = f"{heads.pop()}=" if len(heads) == 1 and "=" in different[0] else ""
     values = [text.removeprefix(head) for text in different]
@@ -141,7 +148,10 @@ def _values_text(words: Sequence[str]) -> str:
 
 
 def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield the indent and the words of each paragraph of a step; `chosen`: the only rank to show."""
+    """Yield the indent and the words of each paragraph of a step.
+
+    If `chosen` is a rank, only the process of this rank is shown.
+    """
     starter = "srun," if step.is_srun else "in the batch script,"
     count = counted(_process_count(step), "process")
     meanwhile = "; the script continues meanwhile" * step.background
@@ -159,7 +169,10 @@ def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list
 
 
 def _counts_on_nodes(counts: Mapping[str, int]) -> str:
-    """Return the number of processes on each node as text: 8 processes: 4 on each of node1 to node2."""
+    """Return the number of processes on each node as text.
+
+    For example: 8 processes: 4 on each of node1 to node2.
+    """
     runs = [(count, [*nodes]) for count, nodes in groupby(counts, key=lambda node: counts[node])]
     places = (
         f"{count} on {nodes[0]}" if len(nodes) == 1 else f"{count} on each of {nodes[0]} to {nodes[-1]}"
@@ -169,7 +182,10 @@ def _counts_on_nodes(counts: Mapping[str, int]) -> str:
 
 
 def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs of processes that share a row; with `full`, all variables and whole values."""
+    """Yield the paragraphs of processes that share a row.
+
+    With `full`, they have all variables, and values are not cut.
+    """
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
     ranks = sorted({process.rank for process in group})
@@ -204,14 +220,14 @@ def _assignment(name: str, value: str | None, *, full: bool) -> str:
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
-    """Return the processes in groups that share a row: the words in a group differ only by the rank."""
+    """Return the processes in groups. The commands of a group differ only by marks such as {rank}."""
     candidates: dict[Any, list[StartedProcess]] = {}
     for process in processes:
         candidates.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
     groups: dict[Any, list[StartedProcess]] = {}
     for members in candidates.values():
         folded = _folded_row([process.argv for process in members], members)
-        differing = [index for index, text in enumerate(folded) if text.endswith(_ANY_MARK)]
+        differing = [index for index, text in enumerate(folded) if text.endswith(_OTHER_MARK)]
         for process in members:
             key = (id(members), *(process.argv[index] for index in differing))
             groups.setdefault(key, []).append(process)
@@ -236,13 +252,13 @@ def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) 
                 [process.env.get("SLURM_LOCALID") or "0" for process in group],
             )
             marks = (mark for mark, marked in zip(_MARKS, values_of_marks, strict=True) if marked == values)
-            text = f"{head}{equals}{next(marks, _ANY_MARK)}"
+            text = f"{head}{equals}{next(marks, _OTHER_MARK)}"
         folded.append(text)
     return folded
 
 
 def _shown_word(text: str) -> str:
-    """Return a word quoted as bash needs it, except for marks; a long word is cut."""
+    """Return a word with quotes if bash needs them. A mark gets none, and a long word is cut."""
     shown = one_line(text if text.startswith("{") or "={" in text else word(text))
     return shown if len(shown) < 400 else f"{shown[:400]}..."
 
@@ -262,7 +278,7 @@ def difference(old: DryRun, new: DryRun) -> str:
     """Return the difference between the plans of two scripts as a unified diff; "" for equal plans."""
     import difflib
 
-    before, after = (as_text(done).splitlines()[2:] for done in (old, new))  # without the headlines
+    before, after = (as_text(plan).splitlines()[2:] for plan in (old, new))  # without headline and empty line
     names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
     return "".join(f"{line}\n" for line in changes)

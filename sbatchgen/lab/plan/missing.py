@@ -1,6 +1,7 @@
-"""The needs of a script: files, programs and variables that the script looked for and did not find.
+"""Finds the needs of a script: files, programs and variables that it looked for and that are missing.
 
-Messages of bash and of programs name the needs, and false tests show them.
+The messages of bash and of programs name missing things. So does a test such as `[ -f data ]` that was false
+just before the script gave up.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ from sbatchgen.check.bash import Body
 from sbatchgen.check.bash.chain import chain
 from sbatchgen.check.sbatch.option_table import specs
 from sbatchgen.check.script.job import DEFAULT_SLURM
+from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.plan.step_tasks import number_of
+from sbatchgen.lab.plan.visible_folders import path_of
 
-_MAX_NEEDS = 40  # messages of each kind that are read; also commands at the end in which tests are looked for
+_MAX_MESSAGES = 40  # messages of each kind that are read
+_TRACE_END_LENGTH = 40  # commands at the end of a trace in which a false test is looked for
 _NOT_FOUND = "(?:No such file or directory|Not a directory)"
 # script: line 3: cd: data: No such file or directory
 _BASH_MESSAGE = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}")
@@ -34,21 +38,24 @@ _PROGRAM_MESSAGE = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
     r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
     r"|error: )?"
-    # The lines of several tasks mix, so "Cannot open" may be in the place of a name.
+    # Tasks that print at the same time mix their lines, so "Cannot open" may be where a name should be.
     r"['\"`\u2018]?(?!Cannot )([^'\"\u2019\n:]+)"
     f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NOT_FOUND}",
     re.MULTILINE,
 )
-_STARTERS = {"srun", "exec", "time"}  # commands that fail if the program which they start is missing
-_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))  # they usually get folders
+_STARTERS = {"srun", "exec", "time"}  # commands that start another program, and fail if it is missing
+_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))  # usually given a folder
 # A test of a file such as -f 'data.txt': the letter of the test, and the path.
 _FILE_TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
 # Commands whose status tells whether a file exists.
 _LOOKING_COMMAND = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")
-# Commands of a script that gives up: they print a message, end the script, or test something.
-_EXIT_COMMAND = re.compile(
+# A command by which a script gives up: it prints a message, ends the script, or tests something.
+_GIVING_UP_COMMAND = re.compile(
     r"exit\b|die\b|return\b|kill\b|usage\b|echo\b|printf\b|cat\b|error|log|>&2|'?\[|test |! "
 )
+
+
+NeedKey = tuple[str, str]  # the kind and the name of a need
 
 
 class Need(NamedTuple):
@@ -57,6 +64,11 @@ class Need(NamedTuple):
     kind: str  # "file", "folder", "program", "output", "variable" or "arguments"
     name: str  # the name or path of the thing; for arguments, their number
     line: int  # the first line of the script that needs the thing; 0 for an unknown line
+
+    @property
+    def key(self) -> NeedKey:
+        """The kind and the name, which two needs of the same thing have in common."""
+        return self.kind, self.name
 
 
 class TracedCommand(NamedTuple):
@@ -68,9 +80,10 @@ class TracedCommand(NamedTuple):
 
 
 def read_trace(text: str) -> tuple[TracedCommand, ...]:
-    """Return the commands in a trace of bash up to the trap on EXIT, without the commands of prelude.sh.
+    """Return the commands in a trace of bash, without the commands of prelude.sh.
 
-    bash traces the commands of the trap as line 1. Line 1 of a script is #!, and never a command.
+    The trace ends at the script's trap on EXIT, whose commands bash traces as line 1. Line 1 of a script is
+    #!, and never a command.
     """
     entries: list[tuple[int, list[str], str]] = []  # line number, lines of the command, folder
     is_of_script = True  # whether the last command belongs to the script
@@ -92,8 +105,8 @@ def read_trace(text: str) -> tuple[TracedCommand, ...]:
 def missing_paths(err: str, trace: Sequence[TracedCommand]) -> Iterator[Need]:
     """Yield the files, folders and programs that a script did not find.
 
-    `err` is the stderr of the script, with "script" for its path. Processes in the background print in any
-    order, so the order of messages does not count.
+    `err` is the stderr of the script, with "script" in place of its path. Processes in the background print
+    in any order, so the order of the messages must not matter.
     """
     failed_cds = [number_of(match[1]) for match in _BASH_MESSAGE.finditer(err) if match[2] in ("cd", "pushd")]
     first_failed_cd = min(failed_cds, default=0)
@@ -103,14 +116,14 @@ def missing_paths(err: str, trace: Sequence[TracedCommand]) -> Iterator[Need]:
             yield need
 
 
-def first_needs(needs: Iterable[Need]) -> dict[tuple[str, str], Need]:
-    """Return needs by kind and name, each with its first line.
+def first_needs(needs: Iterable[Need]) -> dict[NeedKey, Need]:
+    """Return each need once, with the first line that needs the thing, sorted by this line.
 
-    The order of the result does not depend on the order of processes that run at the same time.
+    Programs that run at the same time print in any order, and the sorted result is the same in each run.
     """
-    first: dict[tuple[str, str], Need] = {}
+    first: dict[NeedKey, Need] = {}
     for need in sorted(needs, key=lambda need: (need.line == 0, need.line, need)):
-        first.setdefault(need[:2], need)
+        first.setdefault(need.key, need)
     return first
 
 
@@ -119,31 +132,44 @@ def _paths_and_needs(err: str, trace: Sequence[TracedCommand]) -> Iterator[tuple
     bash_messages = sorted(
         (number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err)
     )
-    for line, path, builtin in bash_messages[:_MAX_NEEDS]:
+    for line, path, builtin in bash_messages[:_MAX_MESSAGES]:
         line_entries = [entry for entry in trace if entry.line == line]
         if is_path(path):
             yield path, _need(_kind(builtin, path, line_entries), path, line, line_entries)
     messages = [(match[1] or "", match[2]) for match in _TASK_MESSAGE.finditer(err)]
     messages += [("sh", match[1]) for match in _INTERPRETER_MESSAGE.finditer(err)]
     messages += [(match[1], match[2].strip()) for match in _PROGRAM_MESSAGE.finditer(err)]
-    for program, path in sorted(messages)[:_MAX_NEEDS]:
+    for program, path in sorted(messages)[:_MAX_MESSAGES]:
         if program != "script" and is_path(path):
-            path_entries = sorted(entry for entry in trace if path in entry.command)  # the trace has no order
+            path_entries = sorted(entry for entry in trace if path in entry.command)
             kind = "output" if program in ("tee", "touch") else "file"
             kind = "folder" if program in _FOLDER_PROGRAMS and "*" not in path else kind
             # mkdir fails because the folder around the new folder is missing.
             needed = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
             yield path, _need(kind, needed, path_entries[0].line if path_entries else 0, path_entries)
     programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
-    for need in missing_programs(programs):  # the messages about programs may be in a log of the script
+    # The script may write the messages about programs to a log of its own, so the trace is read too.
+    for need in missing_programs(programs):
         yield need.name, need
+
+
+def missing_log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
+    """Yield the missing folders of --output and --error.
+
+    The script finds these folders if it runs at all: Slurm makes them, or does not start the job.
+    """
+    for option in ("output", "error"):
+        folder = os.path.dirname(script.option(option))  # noqa: PTH120 - it may be empty
+        has_pattern = bool(set("%$\\") & set(folder))  # such as logs/%j, which only Slurm can fill in
+        if folder and not has_pattern and not path_of(path := os.path.join(workdir, folder)):  # noqa: PTH118
+            yield Need("folder", os.path.normpath(path), 0)
 
 
 def missing_programs(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
     """Yield the programs that do not exist.
 
-    `programs` has the path of each program, the working folder, and the line of the script. Names without a
-    slash are skipped, because the modules of a cluster may provide them.
+    `programs` has the path of each program, the working folder, and the line of the script. A name without a
+    slash is skipped, because modules of the cluster may provide the program.
     """
     for name, folder, line in programs:
         if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
@@ -153,9 +179,10 @@ def missing_programs(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]
 
 
 def expected_needs(body: Body, text: str, folder: str) -> Iterator[Need]:
-    """Yield the programs and the sourced files that a script names once, by a path, before any cd.
+    """Yield the programs and the sourced files that a script names by a path, before any cd.
 
-    Most of these files are missing on this machine. Stand-ins from the start save a run of the script.
+    A stand-in for such a file from the start often saves a run of the script. A path that the text has more
+    than once is skipped, because the script may make or test the file.
     """
     for command in body.commands:
         if command.name in ("cd", "pushd"):
@@ -163,7 +190,7 @@ def expected_needs(body: Body, text: str, folder: str) -> Iterator[Need]:
         if command.name in ("source", "."):
             kind, words = "file", command.words[1:2]
         else:
-            links = chain(command, body)  # of `srun train.sh`: srun and train.sh; empty without any word
+            links = chain(command, body)  # for `srun train.sh`: srun and train.sh
             kind, words = "program", tuple(link.words[0] for link in links[-1:])
             if not {link.name for link in links[:-1]} <= _STARTERS:
                 continue
@@ -173,7 +200,7 @@ def expected_needs(body: Body, text: str, folder: str) -> Iterator[Need]:
 
 
 def _need(kind: str, path: str, line: int, entries: Sequence[TracedCommand]) -> Need:
-    """Return a need, with its path in the working folder of the last of `entries`."""
+    """Return the need of a path, which is relative to the working folder of the last of `entries`."""
     folder = entries[-1].folder if entries else ""
     return Need(kind, os.path.normpath(os.path.join(folder, path)) if folder else path, line)  # noqa: PTH118
 
@@ -196,7 +223,7 @@ def _kind(builtin: str, path: str, entries: Sequence[TracedCommand]) -> str:
             return "program"
         if words and words[0] in ("source", ".") and path in entry.command:
             return "file"
-    return "output"  # a redirection, which reads the file or lacks its folder
+    return "output"  # a redirection: the file to read, or the folder of the file to write, is missing
 
 
 def option_of(variable: str) -> str:
@@ -208,7 +235,7 @@ def option_of(variable: str) -> str:
 
 
 def false_test(trace: Sequence[TracedCommand], functions: Functions) -> Need | None:
-    """Return the file or folder whose test was false before the script gave up; None without such a test."""
+    """Return the need of a path whose test was false before the script gave up; None without such a test."""
     for entry in _last_tests(trace, functions):
         words = entry.command.split()[1:] if _LOOKING_COMMAND.match(entry.command) else ()
         paths_of_command = [("f", word) for word in words if word[0] != "-"]
@@ -231,14 +258,14 @@ def false_tests_of_subshells(trace: Sequence[TracedCommand], functions: Function
 
 
 def empty_test_line(trace: Sequence[TracedCommand], functions: Functions) -> int:
-    """Return the line of the test for an empty value before the script gave up; 0 without such a test."""
+    """Return the line of the test that found an empty value before the script gave up; 0 without one."""
     tests = [*_last_tests(trace, functions)]
-    line = tests[0].line if tests else 0  # of the last test
+    line = tests[0].line if tests else 0  # the line of the last test, because the tests are in reverse order
     return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
 
 
 def tested_variable(trace: Sequence[TracedCommand], functions: Functions) -> tuple[str, int]:
-    """Return the variable of the `-v` test before the script gave up, and the line of the test.
+    """Return the variable of a test such as [[ -v NAME ]] before the script gave up, and the test's line.
 
     Returns ("", 0) if the last test is of another kind.
     """
@@ -265,10 +292,26 @@ def functions_of(body: Body) -> Functions:
     return Functions(frozenset(body.functions.values()), body.functions)
 
 
+def function_spans(body: Body) -> list[tuple[int, int]]:
+    """Return the offsets of the start and the end of each function in a script."""
+    parts = [(part.context.function, part.at, part.end) for part in body.commands]
+    parts += [(part.context.function, part.at, part.end) for part in body.sets]
+    spans: dict[str, tuple[int, int]] = {}
+    for name, at, end in parts:
+        if name:
+            first, last = spans.get(name, (at, end))
+            spans[name] = min(first, at), max(last, end)
+    return [*spans.values()]
+
+
 def last_line(trace: Sequence[TracedCommand], functions: Functions) -> int:
-    """Return the line of the last command. If a function such as `die` ends the script, return its call's."""
+    """Return the line at which a script ended, or the line that called a function such as `die` to end it."""
     for entry in reversed(trace):
-        if entry.line not in functions.lines or _is_test(entry) or not _EXIT_COMMAND.match(entry.command):
+        if (
+            entry.line not in functions.lines
+            or _is_test(entry)
+            or not _GIVING_UP_COMMAND.match(entry.command)
+        ):
             return entry.line
     return trace[-1].line if trace else 0
 
@@ -283,19 +326,19 @@ def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterato
     If a function such as `die` ends the script, the tests right before its call are also yielded. Tests in a
     function that has returned are not yielded.
     """
-    # The functions of the commands read so far, in which the script ended; "" outside of functions.
-    ending: set[str] = set()
-    has_reason = False  # whether a command was found that may have failed
-    for entry in reversed(trace[-_MAX_NEEDS:]):
+    # The functions in which the script ended, by the commands read so far; "" outside of functions.
+    ending_functions: set[str] = set()
+    found_cause = False  # whether the loop has passed a command that may have failed
+    for entry in reversed(trace[-_TRACE_END_LENGTH:]):
         function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
         is_test = bool(_is_test(entry) or _LOOKING_COMMAND.match(entry.command))
-        gives_up = bool(_EXIT_COMMAND.match(entry.command))
-        is_in_ending = function in ending or called in ending
-        if not is_in_ending and (has_reason or (function and not (is_test or gives_up))):
-            return  # an earlier command, or a function that has returned
+        gives_up = bool(_GIVING_UP_COMMAND.match(entry.command))
+        belongs_to_end = function in ending_functions or called in ending_functions
+        if not belongs_to_end and (found_cause or (function and not (is_test or gives_up))):
+            return  # a command before the cause, or in a function that has returned
         if is_test:
             yield entry
         elif not (gives_up or functions.has(entry)):
             return
-        has_reason = has_reason or is_test or not (gives_up or called in functions.names)
-        ending.add(function)
+        found_cause = found_cause or is_test or not (gives_up or called in functions.names)
+        ending_functions.add(function)

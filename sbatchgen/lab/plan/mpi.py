@@ -1,6 +1,6 @@
-"""The processes that a launcher of MPI starts on each node of a job.
+"""Computes how many processes a launcher of MPI starts on each node of a job.
 
-A node has a slot for each of its tasks, and the launcher fills the slots in the order of the nodes. Sources:
+A node has a slot for each of its tasks. The launcher fills the slots in the order of the nodes. Sources:
 mpirun(1) of Open MPI 4.1, mpiexec of MPICH's Hydra, and TACC's guide to ibrun.
 """
 
@@ -15,7 +15,7 @@ _LAUNCHERS = programs("mpi") | {"ibrun"}
 
 
 def processes_on_nodes(command: Sequence[str], grant: Grant) -> Mapping[str, int]:
-    """Return how many processes a command of MPI starts on each node; {} if its options do not show this."""
+    """Return the number of processes that a launcher of MPI starts on each node; {} if it is not known."""
     name, at = program_name(command, _LAUNCHERS)
     if name not in _LAUNCHERS or ":" in command:
         return {}
@@ -25,12 +25,12 @@ def processes_on_nodes(command: Sequence[str], grant: Grant) -> Mapping[str, int
         [options[option] for option in table.roles[role] if option in options]
         for role in ("PLACE", "PROCESSES", "EACH")
     )
-    if placing:  # options such as --host name the nodes
+    if placing:  # an option such as --host chooses the nodes, and this module does not read its value
         return {}
     slots = (number_of(per_node[0]),) * len(grant.nodes) if per_node else grant.tasks
     remaining = number_of(total[0]) if total else sum(slots)
     if remaining > sum(slots):
-        return {}  # Open MPI refuses the number; Hydra starts again at the first node
+        return {}  # Open MPI refuses so many processes, and Hydra begins again at the first node
     counts = {}
     for node, node_slots in zip(grant.nodes, slots, strict=True):
         if count := min(node_slots, remaining):

@@ -1,4 +1,4 @@
-"""Questions about a dry run that several rules ask, for example which steps run at the same time."""
+"""Questions about a plan that several rules of `started/` ask, such as which steps run at the same time."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from sbatchgen.lab.plan.missing import option_of
 from sbatchgen.lab.plan.started import Step, options_of_srun
 
 
-def may_lack_values(done: DryRun, *, with_variables: bool = True) -> bool:
-    """Return whether an empty value may follow from arguments or files that the script lacks.
+def may_lack_values(plan: DryRun, *, with_variables: bool = True) -> bool:
+    """Return whether values may be empty only because this plan lacks arguments or files of the user.
 
-    With `with_variables`, a variable that only the user knows counts too.
+    With `with_variables`, a missing variable that the user sets counts too.
     """
-    user_options = ("", "array")  # "" for no option of Slurm; users often give --array to sbatch
-    sourced = {
-        line for command in sourcing_commands(done.script.body) for line in (command.line, command.end_line)
+    # The user sets a variable that no option sets (""), and often gives --array to sbatch itself.
+    user_options = ("", "array")
+    sourcing_lines = {
+        line for command in sourcing_commands(plan.script.body) for line in (command.line, command.end_line)
     }
     return any(
         need.kind == "arguments"
         or (with_variables and need.kind == "variable" and option_of(need.name) in user_options)
-        or (need.kind == "file" and need.line in sourced)
-        for need in done.needed
+        or (need.kind == "file" and need.line in sourcing_lines)
+        for need in plan.needed
     )
 
 
@@ -33,11 +34,11 @@ def run_at_once(first: Step, second: Step) -> bool:
     return first.background and first.waits == second.waits and not (first.refusal or second.refusal)
 
 
-def overlaps(done: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
-    """Yield each pair of steps that run at the same time on the same nodes, and these nodes."""
-    for first, second in combinations(done.steps, 2):
-        # After a limit, `dry_run` does not find out on which nodes Slurm would place a step of srun.
-        if done.ended.limit and second.is_srun:
+def overlaps(plan: DryRun) -> Iterator[tuple[Step, Step, set[str]]]:
+    """Yield two steps that run at the same time and share nodes, and these nodes, for each such pair."""
+    for first, second in combinations(plan.steps, 2):
+        # A plan that ended at a limit does not know on which nodes Slurm would place a step of srun.
+        if plan.result.limit and second.is_srun:
             continue
         if run_at_once(first, second) and (shared := _nodes_of(first) & _nodes_of(second)):
             yield first, second, shared

@@ -1,4 +1,4 @@
-"""The output of `plan --format json`, as a type."""
+"""The document that `plan --format json` prints, as a type, and the function that makes it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,26 +29,26 @@ class PlanOutput(TypedDict):
 
 
 def plan_output(
-    done: DryRun, findings: Sequence[Finding], refusal: Finding | None = None, *, brief: bool = False
+    plan: DryRun, findings: Sequence[Finding], refusal: Finding | None = None, *, brief: bool = False
 ) -> PlanOutput:
-    """Return a plan as the document that `plan` prints.
+    """Return a plan as the document that `plan --format json` prints.
 
-    `refusal` is the finding that sbatch refuses the script. With `brief`, each step has only its first
-    process.
+    `refusal` is the finding that sbatch refuses the script, if it does. With `brief`, each step has only its
+    first process.
     """
-    steps = [replace(step, processes=step.processes[:1]) if brief else step for step in done.steps]
+    steps = [replace(step, processes=step.processes[:1]) if brief else step for step in plan.steps]
     return {
-        "script": done.script.file,
+        "script": plan.script.file,
         "refusal": refusal.problem.what if refusal else "",
-        "nodes": done.grant.nodes,
-        "gpus_per_node": max(done.grant.gpus),
-        "gpus_on_nodes": done.grant.gpus,
-        "cpus_per_node": done.grant.cpus,
+        "nodes": plan.grant.nodes,
+        "gpus_per_node": max(plan.grant.gpus),
+        "gpus_on_nodes": plan.grant.gpus,
+        "cpus_per_node": plan.grant.cpus,
         "steps": steps,
-        "needed": done.needed,
-        "not_shown": done.not_shown,
-        "steps_not_shown": done.steps_not_shown,
+        "needed": plan.needed,
+        "not_shown": plan.not_shown,
+        "steps_not_shown": plan.steps_not_shown,
         "findings": findings,
-        "exit": done.ended.status,
-        "limit": done.ended.limit,
+        "exit": plan.result.status,
+        "limit": plan.result.limit,
     }

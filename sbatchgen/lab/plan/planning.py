@@ -1,4 +1,4 @@
-"""The work of `sbatchgen plan`: from a script to the steps and programs that the script would start."""
+"""Makes the plan of a script, for `sbatchgen plan` and for the rules of `started/`."""
 
 from __future__ import annotations
 
@@ -33,34 +33,34 @@ def plan_of(
     inputs: DryRunInputs | None = None,
     *,
     nodes: int | None = None,
-    see: Sequence[str] = (),
+    extra_folders: Sequence[str] = (),
 ) -> DryRun:
     """Return the dry run of a script that a user submits in `folder`.
 
-    The script sees only HOME and USER of the environment. `nodes` replaces the script's own --nodes. The
-    script may also see the folders in `see`.
+    The script sees only HOME and USER of the environment. `nodes` replaces the number of the script's
+    --nodes. The script may also see the `extra_folders`.
 
     Raises:
         DocumentError: The script is not a shell script.
         NoSandboxError: This machine allows no sandbox.
     """
     _refuse_no_shell(script)
-    if "\r\n" in script.text:  # sbatch refuses these line ends
+    if "\r\n" in script.text:  # sbatch refuses these line ends, and the plan shows the script without them
         script = replace(script, text=script.text.replace("\r\n", "\n"))
     try:
         user = user_name(os.getuid())
-    except ModuleNotFoundError:  # a machine without users, such as the page in a browser
+    except ModuleNotFoundError:  # Python in a browser, which has no module `pwd`
         raise NoSandboxError.of("it is not Linux") from None
     grant = grant_of(script, nodes=nodes, user=user, uid=os.getuid(), gid=os.getgid())
     home = environment.get("HOME") or f"/home/{user}"
-    run = partial(dry_run, script, grant, str(folder), home=home, user=user, see=see)
-    done = run(inputs or DryRunInputs())
-    if done.ended.limit in ("time", "machine", "records"):
-        done = _with_first_steps(done)  # chance decides how many further steps such a run reaches
-    if may_hide_failures(done) and not done.budget.is_used_up:
-        failing = run(done.inputs._replace(status=1), max_runs=1, budget=done.budget)
-        done = replace(done, failing=failing)
-    return done
+    run = partial(dry_run, script, grant, str(folder), home=home, user=user, extra_folders=extra_folders)
+    plan = run(inputs or DryRunInputs())
+    if plan.result.limit in ("time", "machine", "records"):
+        plan = _with_first_steps(plan)  # how many further steps such a run reaches is chance
+    if may_hide_failures(plan) and not plan.budget.is_used_up:
+        failing = run(plan.inputs._replace(status=1), max_runs=1, budget=plan.budget)
+        plan = replace(plan, failing=failing)
+    return plan
 
 
 def _refuse_no_shell(script: JobScript) -> None:
@@ -71,47 +71,50 @@ def _refuse_no_shell(script: JobScript) -> None:
         raise DocumentError.of(message, at=f"{script.file}:1", fix="start it with #!/bin/bash")
 
 
-def _with_first_steps(done: DryRun) -> DryRun:
-    """Return a run that reached a limit, with its first steps and the least number of further steps."""
-    script, shown = done.script, tuple(map(_with_each_program_once, done.steps[:SHOWN_STEPS]))
+def _with_first_steps(plan: DryRun) -> DryRun:
+    """Return a plan that reached a limit, with its first steps and the least number of further steps."""
+    script, shown = plan.script, tuple(map(_with_each_program_once, plan.steps[:SHOWN_STEPS]))
     last_line = shown[-1].line if shown else 0
     launch_lines = (launch.command.line for launch in script.launches if launch.command.context.top)
     lines = [*(step.line for step in shown), *(line for line in launch_lines if line > last_line)]
     more = least_steps(script.body, lines) - len(shown)
-    return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
+    return replace(plan, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
 
 
 def _with_each_program_once(step: Step) -> Step:
-    """Return a step with each program of a task once, because chance decides how often a loop starts it."""
+    """Return a step with each program of a task once.
+
+    How often a loop has started a program before the limit is chance.
+    """
     once: dict[object, StartedProcess] = {}
-    for process in step.processes:  # keep the first start of each, because chance decides which is the last
+    for process in step.processes:
         once.setdefault((process.rank, process.node, process.argv, process.cwd), process)
     return replace(step, processes=tuple(once.values()))
 
 
-def may_hide_failures(done: DryRun) -> bool:
+def may_hide_failures(plan: DryRun) -> bool:
     """Return whether a job may end with 0 although its programs fail.
 
-    The job hides no failure if its last command starts a program. Then the job's status is the program's.
+    A job does not if its last command starts a program, because the job then has the program's exit status.
     """
-    if not done.steps or done.ended.status or done.ended.limit:
+    if not plan.steps or plan.result.status or plan.result.limit:
         return False
-    last, commands = done.script.body.last, done.script.body.commands
+    last, commands = plan.script.body.last, plan.script.body.commands
     if last is None or last.pipe or any(command.name in ("exit", "trap") for command in commands):
         return True
     last_lines = range(last.line, last.end_line + 1)
-    return not any(step.line in last_lines and not step.background for step in done.steps)
+    return not any(step.line in last_lines and not step.background for step in plan.steps)
 
 
 def is_planned(script: JobScript) -> bool:
-    """Return whether a dry run can follow the script, because a POSIX shell reads its language."""
+    """Return whether a dry run can follow the script, because bash reads its language."""
     return script.body.language in programs("posix")
 
 
 def script_of(file: str, text: str, *, profile: KnownCluster | None, slurm: str = "") -> JobScript:
     """Return a script for `plan_of`.
 
-    Without a profile, the cluster is unknown. Without `slurm`, the release is the profile's.
+    Without a profile, the cluster is unknown. Without `slurm`, the release of Slurm comes from the profile.
     """
     known_release = slurm or (profile.slurm if profile else "")
     return JobScript(

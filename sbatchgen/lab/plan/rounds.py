@@ -1,6 +1,6 @@
-"""The least number of steps that a script starts, by the loops in its text.
+"""Counts the steps that a script starts at least, by the loops in its text.
 
-A plan that reaches its limit shows only the first steps, and the least number of further steps.
+A plan that reaches its limit shows only the first steps, and tells how many more there are at least.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _PLAIN_WORDS = re.compile(r"[\w./:,=@%+\s-]*")
 
 
-def most_rounds(text: str) -> int:
-    """Return how often a loop runs, by the first line of its text; 1 if the line hides the number."""
+def rounds_of_loop(text: str) -> int:
+    """Return how often a loop runs, by the first line of its text; 1 if the line does not show this."""
     if match := _FOR_COUNTED.match(text):
         return max(int(match[4]) - int(match[2]) + (match[3] == "<="), 1)
     match = _FOR_WORDS.match(text)
@@ -33,7 +33,7 @@ def most_rounds(text: str) -> int:
 
 
 def least_steps(body: Body, lines: Iterable[int]) -> int:
-    """Return how many steps the commands in `lines` start, with the rounds of the loops around them."""
+    """Return the number of steps that the commands in `lines` start in all rounds of their loops."""
     text, total = body.source.text, 0
     for line in {*lines}:
         offsets = (command.at for command in body.commands if command.line <= line <= command.end_line)
@@ -41,6 +41,6 @@ def least_steps(body: Body, lines: Iterable[int]) -> int:
         count = 1
         for start, end in body.loops:
             if offset is not None and start <= offset < end:
-                count *= most_rounds(text[start:end])
+                count *= rounds_of_loop(text[start:end])
         total += count
     return total

@@ -1,7 +1,7 @@
-"""The stand-ins of a dry run, and the sandbox that holds them.
+"""Makes the stand-ins of a dry run, and the sandbox that holds them.
 
-A stand-in takes the place of srun, python or another program that starts programs, and records its start.
-A layer is a folder that the sandbox lays over another folder with overlayfs, so that both show as one.
+A stand-in takes the place of srun, python or another program that starts programs, and records its start. A
+layer is a folder that overlayfs lays over another folder in the sandbox. Programs see both as one folder.
 """
 
 from __future__ import annotations
@@ -31,30 +31,35 @@ from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box
 SPOOL = "/var/spool/slurmd/job1000001/"  # the folder in which Slurm keeps its copy of the script
 SCRIPT = f"{SPOOL}slurm_script"
 BIN = f"{PLAN_FOLDER}/bin"
-HERE = Path(__file__).parent
-_WRAPPERS = programs("wrapper") - programs("system")  # such as numactl, which start the program after them
+PLAN_MODULES = Path(__file__).parent  # the folder of step.py, stand_in.sh and prelude.sh
+_WRAPPERS = programs("wrapper") - programs("system")  # programs such as numactl, which start another program
+# The names of the programs that have a stand-in.
 STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
     name.partition(" ")[0] for name in _WRAPPERS
 }
 _LINKS = {f"{BIN}/{name}": f"{PLAN_FOLDER}/stand_in.sh" for name in STAND_INS}
-_STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))  # programs that stand-ins call
-_COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")  # stand-ins cover programs here
+# Programs that stand-ins call themselves. They are not covered, and PATH finds their stand-ins first.
+_STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))
+_COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")  # folders of covered programs
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows, read-only
 _RANDOM_BYTES = 1 << 16  # the size of the file in place of /dev/urandom
-_MAX_MOUNTS = 3  # covered files of a folder that are mounted one by one; for more files, one layer
-# The modules of this package that step.py loads; the last two only if it reads a list of hosts.
+# Covering files of a folder that are mounted one by one. If there are more, they get a layer together.
+_MAX_MOUNTS = 3
+# The modules of this package that step.py loads. It loads the last two only to read a list of hosts.
 _STEP_MODULES = (
     "sbatchgen/check/executables/command_options",
     "sbatchgen/lab/plan/step_tasks",
     "sbatchgen/check/sbatch/hostlist",
     "sbatchgen/base/units",
 )
-_UNCHECKED = (1).to_bytes(4, "little") + bytes(8)  # PEP 552: Python does not compare a module with its source
-_TRACE_OFF = re.compile(rb"\bset \+x\b")  # would end the trace, from which a plan reads the commands
+# The head of a compiled module by PEP 552, with which Python does not compare the module with its source.
+_UNCHECKED_HASH = (1).to_bytes(4, "little") + bytes(8)
+# A command that would end the trace of bash, from which a plan reads the commands. It becomes set -x.
+_TRACE_OFF = re.compile(rb"\bset \+x\b")
 
 
 def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
-    """Return the sandbox in which a script starts, with a stand-in for each program that starts programs."""
+    """Return the sandbox for a script, with a stand-in for each program that starts programs."""
     text = _TRACE_OFF.sub(b"set -x", script.text.encode("utf-8", "surrogateescape"))
     job = marshal.dumps(facts_of_steps(script, grant))
     stand_ins = _stand_ins()
@@ -64,13 +69,14 @@ def box_of(script: JobScript, grant: Grant, *, home: str, workdir: str) -> Box:
         hostname=grant.nodes[0],
         folder=workdir,
         files={**_LINKS, **stand_ins, f"{PLAN_FOLDER}/job": (job, 0o644), SCRIPT: (text, 0o700)},
-        over=dict.fromkeys(sorted(covered), stand_ins[f"{PLAN_FOLDER}/stand_in.sh"]) | _random_files(),
+        covering_files=dict.fromkeys(sorted(covered), stand_ins[f"{PLAN_FOLDER}/stand_in.sh"])
+        | _random_files(),
     )
 
 
 def _random_files() -> dict[str, tuple[bytes, int]]:
     """Return files that replace the sources of random bytes, so that each plan reads the same bytes."""
-    source = random.Random(1)  # noqa: S311 - no secret
+    source = random.Random(1)  # noqa: S311 - not for secrets
     return {
         "/dev/urandom": (source.randbytes(_RANDOM_BYTES), 0o444),
         "/dev/random": (source.randbytes(_RANDOM_BYTES), 0o444),
@@ -81,27 +87,34 @@ def _random_files() -> dict[str, tuple[bytes, int]]:
 def with_covered_programs(
     box: Box, visible: VisibleFolders, text: str, bin_folders: Iterable[str] = ()
 ) -> Box:
-    """Return a box with stand-ins over programs of environments, such as .venv/bin/torchrun.
+    """Return a box whose stand-ins also cover programs of environments, such as .venv/bin/torchrun.
 
-    These are the programs in the folders that a text names, and in `bin_folders`.
+    The programs are those in `bin_folders` and in the folders that a text names. The text is a script or its
+    trace.
     """
-    shown = [*visible.by_user, *visible.by_script, *visible.unchecked, *_SYSTEM_FOLDERS, sys.base_prefix]
+    shown = [
+        *visible.chosen_folders,
+        *visible.named_folders,
+        *visible.always_shown,
+        *_SYSTEM_FOLDERS,
+        sys.base_prefix,
+    ]
     folders = [
         folder
-        for folder in (*bin_folders, *installed.folders_of(text, box.folder))
+        for folder in (*bin_folders, *installed.named_bin_folders(text, box.folder))
         if _is_below(folder, shown) or _is_below(os.path.realpath(folder), shown)
     ]
     stand_in = _stand_ins()[f"{PLAN_FOLDER}/stand_in.sh"]
-    over, files = dict(box.over), dict(box.files)
-    for path in installed.programs_of(folders, STAND_INS - _STAND_IN_TOOLS):
+    covering, files = dict(box.covering_files), dict(box.files)
+    for path in installed.programs_in(folders, STAND_INS - _STAND_IN_TOOLS):
         real = os.path.realpath(path)
-        if real in over or path.startswith(f"{PLAN_FOLDER}/"):
+        if real in covering or path.startswith(f"{PLAN_FOLDER}/"):
             continue
         if Path(real).is_file() and _is_below(real, shown):
-            over[real] = stand_in
-        else:  # a link to a file that the sandbox hides, for example in the home folder
+            covering[real] = stand_in
+        else:  # a link to a file that the sandbox hides, for example in the home folder; so the file is made
             files.setdefault(real, stand_in)
-    return box._replace(over=over, files=files)
+    return box._replace(covering_files=covering, files=files)
 
 
 def _is_below(path: str, folders: Iterable[str]) -> bool:
@@ -111,15 +124,16 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 def with_system_layers(
     files: Mapping[str, bytes], system_layers: Mapping[str, str], cleanup: ExitStack
 ) -> Mapping[str, str]:
-    """Return the layers of a box with the files that are in read-only folders of the system.
+    """Write those of `files` that belong into read-only folders of the system into layers; return the layers.
 
-    `system_layers` are the layers that the box has, by the folders that they cover. A file in a folder
-    without a layer gets a new one, which `cleanup` removes at its end.
+    `system_layers` has the layers of the box, by the folders that they cover. A folder without a layer gets a
+    new one, which `cleanup` removes at its end.
     """
     result = dict(system_layers)
     for path, data in files.items():
         if not _is_below(path, _SYSTEM_FOLDERS):
             continue
+        # The nearest folder above the file that exists on this machine.
         folder = next(str(parent) for parent in Path(path.rstrip("/")).parents if parent.is_dir())
         if folder not in result:
             result[folder] = _new_layer(cleanup)
@@ -133,16 +147,17 @@ def with_system_layers(
     return result
 
 
-def layers_over(over: Mapping[str, tuple[bytes, int]], cleanup: ExitStack) -> dict[str, str]:
-    """Write files that cover others in the same folder into a layer, because a mount of each takes 0.2 ms.
+def layers_of_files(covering_files: Mapping[str, tuple[bytes, int]], cleanup: ExitStack) -> dict[str, str]:
+    """Write covering files of the same folder into a layer, because mounting each would take 0.2 ms.
 
-    Returns the folder of each layer by the folder that it covers. `cleanup` removes the layers at its end.
+    `covering_files` has the files by the paths that they cover. Returns the layers by the folders that they
+    cover. `cleanup` removes the layers at its end.
     """
     system_layers: dict[str, str] = {}
-    for folder, count in Counter(path.rpartition("/")[0] for path in over).items():
+    for folder, count in Counter(path.rpartition("/")[0] for path in covering_files).items():
         if count > _MAX_MOUNTS:
             system_layers[folder] = _new_layer(cleanup)
-    for path, (data, mode) in over.items():
+    for path, (data, mode) in covering_files.items():
         folder, _, name = path.rpartition("/")
         if folder in system_layers:
             Path(system_layers[folder], name).write_bytes(data)
@@ -151,14 +166,14 @@ def layers_over(over: Mapping[str, tuple[bytes, int]], cleanup: ExitStack) -> di
 
 
 def _new_layer(cleanup: ExitStack) -> str:
-    """Make an empty folder in memory, because a folder in TMPDIR may not allow a layer."""
-    made = cleanup.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
-    made.mkdir()
-    return str(made)
+    """Make an empty folder in memory, because the file system of TMPDIR may not allow layers."""
+    layer = cleanup.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
+    layer.mkdir()
+    return str(layer)
 
 
 def _covered_programs() -> Iterator[str]:
-    """Yield the programs of the system that stand-ins cover, in case a script sets PATH."""
+    """Yield the paths of system programs that stand-ins cover, because a script may set its own PATH."""
     for folder in filter(os.path.isdir, _COVERED_FOLDERS):
         for name in (STAND_INS - _STAND_IN_TOOLS).intersection(os.listdir(folder)):  # noqa: PTH208 - names
             if os.path.exists(path := f"{folder}/{name}"):  # noqa: PTH110 - fast; false for a broken link
@@ -167,18 +182,21 @@ def _covered_programs() -> Iterator[str]:
 
 @functools.cache
 def _stand_ins() -> dict[str, tuple[bytes, int]]:
-    """Return the text and the mode of each file that runs in the sandbox, by its path.
+    """Return, by path, the text and the mode of each file of a stand-in in the sandbox.
 
     Modules are also compiled, because step.py starts often.
     """
-    files = {name: ((HERE / name).read_bytes(), 0o755) for name in ("stand_in.sh", "prelude.sh", "clock.sh")}
+    files = {
+        name: ((PLAN_MODULES / name).read_bytes(), 0o755)
+        for name in ("stand_in.sh", "prelude.sh", "clock.sh")
+    }
     files["wrappers"] = (f"|{'|'.join(sorted(_WRAPPERS | programs('container')))}|\n".encode(), 0o644)
     files["modules"] = (f"|{'|'.join(sorted(MODULES))}|\n".encode(), 0o644)
     for module in ("step", *_STEP_MODULES):
-        path = HERE / "step.py" if module == "step" else HERE.parents[2] / f"{module}.py"
+        path = PLAN_MODULES / "step.py" if module == "step" else PLAN_MODULES.parents[2] / f"{module}.py"
         folder, _, name = f"/{module}".rpartition("/")
         code = SourceFileLoader(name, str(path)).get_code(name)
-        compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED + marshal.dumps(code)
+        compiled = importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + marshal.dumps(code)
         files[f"{module}.py"] = (path.read_bytes(), 0o755)
         cached = f"{folder}/__pycache__/{name}.{sys.implementation.cache_tag}.pyc"
         files[cached.lstrip("/")] = (compiled, 0o644)

@@ -1,4 +1,4 @@
-"""The steps of a dry run and their processes, from the records of the stand-ins."""
+"""The steps of a dry run and their processes, which this module makes from the records of the stand-ins."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from sbatchgen.lab.sandbox.box import PLAN_FOLDER
 
 BIN = f"{PLAN_FOLDER}/bin/"  # the folder of the stand-ins
 _UNSHOWN = programs("unshown")  # programs such as mkdir and squeue, whose starts a plan does not show
-_TAKEN = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")  # NAME:CPUS:GPUS of a node, such as node1:4:1
-# Variables that differ in each process for reasons of the dry run or of bash; a plan does not show them.
+_NODE_SHARE = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")  # NAME:CPUS:GPUS of a node, such as node1:4:1
+# A plan does not show these variables, which the dry run or bash itself changes in each process.
 _HIDDEN_PREFIXES = ("__plan", "BASH_", "LC_CTYPE")
 _SHELL_VARIABLES = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
@@ -38,11 +38,12 @@ class StartRecord:
 
     name: str  # the name or path by which the program was called
     line: int  # the line of the script
-    waits: int  # how many times the script called wait before
+    waits: int  # the number of `wait` commands that the script ran before the start
     background: bool  # whether the script continues while the program runs
     folder: str  # the working folder
     words: tuple[str, ...]  # the arguments of the program
-    environment: Mapping[str, str]  # the whole environment
+    # the whole environment, with variables __plan_* by which step.py describes a step
+    environment: Mapping[str, str]
 
     @property
     def step(self) -> str:
@@ -61,7 +62,7 @@ class StartRecord:
 
     @property
     def moves_next_node(self) -> bool:
-        """Whether Slurm 24.05 and later look for the next step's nodes after the nodes of this step."""
+        """Whether the next step's nodes come after the nodes of this step, in Slurm 24.05 and later."""
         return self._taken_words[1] == "takes"
 
     @cached_property
@@ -72,12 +73,12 @@ class StartRecord:
     @cached_property
     def takes(self) -> dict[str, Taken]:
         """The CPUs and GPUs that a step takes of each of its nodes."""
-        parts = (_TAKEN.fullmatch(text) for text in self._taken_words[3:])
+        parts = (_NODE_SHARE.fullmatch(text) for text in self._taken_words[3:])
         return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
 
     @cached_property
     def _taken_words(self) -> tuple[str, ...]:
-        """The words that `taken_text` of step_tasks.py wrote, and then three empty words."""
+        """The words of `taken_text` in step_tasks.py, and three empty words in case there are none."""
         return (*self.environment.get("__plan_takes", "").split(), "", "", "")
 
 
@@ -142,12 +143,13 @@ def read_record(text: str) -> StartRecord | None:
 
     The head of stand_in.sh describes the text.
     """
+    # Six empty texts are added, so that a damaged record can also be unpacked.
     name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
     if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
         return None
     words, pairs = rest[: number_of(count)], rest[number_of(count) :]
     if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
-        name, *words = words  # a program such as .venv/bin/torchrun, whose line #! started this Python
+        name, *words = words  # Python was started by the #! of a script such as .venv/bin/torchrun
     environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     return StartRecord(
         name=name.removeprefix(BIN),
@@ -165,12 +167,14 @@ def _without_bin(text: str) -> str:
     return text.replace(BIN, "").replace(f"{BIN.rstrip('/')}:", "")
 
 
-def steps(starts: Sequence[StartRecord], grant: Grant, batch: Mapping[str, str]) -> Iterator[Step]:
-    """Yield the steps of a script in its order, without programs such as mkdir.
+def steps(
+    starts: Sequence[StartRecord], grant: Grant, batch_environment: Mapping[str, str]
+) -> Iterator[Step]:
+    """Yield the steps of a script in the order of their starts, without programs such as mkdir.
 
-    `batch` is the environment in which the batch script starts.
+    `batch_environment` is the environment in which the batch script starts.
     """
-    # A container shows as the program in it. A container without a recorded program shows as itself.
+    # In place of a container, the program in it is yielded. A container is yielded if no program is recorded.
     entered = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
     starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in entered])]
     sruns = {start.step: start for start in starts if "__plan_tasks" in start.environment}
@@ -178,10 +182,12 @@ def steps(starts: Sequence[StartRecord], grant: Grant, batch: Mapping[str, str])
         srun = sruns.get(start.step)
         if srun is start:
             tasks = [other for other in starts if other.step == start.step and other is not start]
-            processes = [_process(other, grant, batch, start) for other in tasks if _is_shown(other)]
+            processes = [
+                _process(other, grant, batch_environment, start) for other in tasks if _is_shown(other)
+            ]
             yield _step(start, grant, processes)
         elif srun is None and _is_shown(start):
-            yield _step(start, grant, [_process(start, grant, batch, None)])
+            yield _step(start, grant, [_process(start, grant, batch_environment, None)])
 
 
 def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
@@ -198,6 +204,7 @@ def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
 
 
 def _is_shown(start: StartRecord) -> bool:
+    """Return whether a plan shows a start. It hides programs such as mkdir, and the watcher of steps."""
     is_watcher = any(word.endswith(STEP_WATCHER) for word in start.words[:1])
     return not is_watcher and start.name.rpartition("/")[2] not in _UNSHOWN
 
@@ -218,9 +225,9 @@ def _step(start: StartRecord, grant: Grant, processes: Sequence[StartedProcess])
 
 
 def _process(
-    start: StartRecord, grant: Grant, batch: Mapping[str, str], srun: StartRecord | None
+    start: StartRecord, grant: Grant, batch_environment: Mapping[str, str], srun: StartRecord | None
 ) -> StartedProcess:
-    """Return the process of a start; `srun` starts the process, or None for the batch script."""
+    """Return the process of a start. `srun` is the step that starts it, or None for the batch script."""
     environment = start.environment
     listed = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
     gpus = [part for part in listed.split(",") if part.isdecimal()]
@@ -236,7 +243,7 @@ def _process(
         rank=number_of(environment.get("__plan_rank")) if srun else 0,
         argv=(start.name, *start.words),
         cwd=start.folder,
-        env=dict(_differences(environment, batch)),
+        env=dict(_differences(environment, batch_environment)),
         gpus=tuple(map(number_of, gpus)),
         cpus=cpus,
         container=environment.get("__plan_container") or next(images, ""),
@@ -244,14 +251,14 @@ def _process(
 
 
 def _differences(
-    environment: Mapping[str, str], batch: Mapping[str, str]
+    environment: Mapping[str, str], batch_environment: Mapping[str, str]
 ) -> Iterator[tuple[str, str | None]]:
     """Yield the variables in which an environment differs from the batch script's, with their values.
 
     The value is None for a variable that only the batch script has.
     """
-    for name in sorted({*environment, *batch}):
+    for name in sorted({*environment, *batch_environment}):
         value = _without_bin(environment[name]) if name in environment else None
-        batch_value = _without_bin(batch[name]) if name in batch else None
+        batch_value = _without_bin(batch_environment[name]) if name in batch_environment else None
         if value != batch_value and not name.startswith(_HIDDEN_PREFIXES) and name not in _SHELL_VARIABLES:
             yield name, value

@@ -1,6 +1,7 @@
-"""The stand-in for srun and for the commands of containers, in the sandbox of a dry run.
+"""The stand-in for srun, wrappers and commands of containers, in the sandbox of a dry run.
 
-Each step starts this program, so it loads little of this package and little of Python.
+It records that the command started, and starts the programs that the command would start. It is loaded for
+each step, so it imports little of this package and little of Python.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from sbatchgen.lab.plan.step_tasks import (
     GPU_VARIABLES,
     Options,
     number_of,
-    spread_tasks,
     taken_text,
     task_variables,
+    tasks_of_step,
 )
 
 TYPE_CHECKING = False  # loading typing takes longer than all the rest
@@ -28,38 +29,36 @@ if TYPE_CHECKING:
 
 PLAN_FOLDER = "/run/plan"  # as in box.py, which this program does not load
 BIN = f"{PLAN_FOLDER}/bin"
-MOST_TASKS = 64  # tasks of a step that run; of a larger step, only the first tasks and the last task run
-MOST_RECORDS = 512  # the same limit for a program that does not run, and whose start is only recorded
-# Folders whose programs run in the sandbox. Programs of other folders run only if they are scripts.
-SYSTEM = ("/usr/", "/bin/", "/sbin/")
+MOST_TASKS = 64  # tasks of a step that run. Of a larger step, the first tasks and the last task run.
+MOST_RECORDS = 512  # the same limit for programs whose starts are only recorded
+# Folders of the system, whose programs run in the sandbox. Of other folders, only scripts run.
+SYSTEM_FOLDERS = ("/usr/", "/bin/", "/sbin/")
 _SHELLS = ("bash", "sh", "/bin/bash", "/bin/sh")
-_STEP_GPU_VARIABLES = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # variables that a step without GPUs lacks
+_STEP_GPU_VARIABLES = (*GPU_VARIABLES, "SLURM_GPUS_ON_NODE")  # not set in a step without GPUs
 _COMMA_RUNTIMES = ("apptainer", "singularity")  # commands whose --env takes NAME=VALUE,NAME=VALUE
-_CONTAINER_NUMBERS = iter(range(1 << 30))  # for the containers that this process starts
+_CONTAINER_NUMBERS = iter(range(1 << 30))  # a number for each container that this process starts
 SimpleNamespace = type(sys.implementation)  # the class of the module `types`, which takes longer to load
 
 
 def main() -> int:
-    """Record the start of the command in argv, and start the programs that it starts.
-
-    Returns the exit status.
-    """
+    """Record the start of the command in argv, start the programs that it starts, and return its status."""
     name, *words = sys.argv[1:]
     with open(f"{PLAN_FOLDER}/job", "rb") as stream:
         job: Job = marshal.load(stream)  # noqa: S302 - this package wrote it
+    # Python itself sets LC_CTYPE=C.UTF-8 in an environment without a locale.
     environment = {key: value for key, value in os.environ.items() if key != "LC_CTYPE" or value != "C.UTF-8"}
     program, at = program_name([name, *words], job["programs"])
     if program not in job["programs"]:
         record(name, words, environment)
         return 0
     if name == "srun":
-        options, command = parsed([name, *words], at, job["programs"][program])
+        options, command = read_command([name, *words], at, job["programs"][program])
         return srun(words, options, command, job, environment)
     return start([([name, *words], environment)], job)
 
 
-def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
-    """Return the options of a command from the word `at` on, and the words after the options.
+def read_command(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, list[str]]:
+    """Read the options of a command from the word `at` on; return them, and the words after them.
 
     `row` is the program's row in programs.txt.
     """
@@ -68,9 +67,10 @@ def parsed(words: list[str], at: int, row: dict[str, Any]) -> tuple[Options, lis
 
 
 def srun(words: list[str], options: Options, command: list[str], job: Job, environment: Options) -> int:
-    """Start the step of an srun, or a step for each part of `srun -n1 a : -n2 b`; return the worst status.
+    """Start the step of an srun; return its exit status.
 
-    `words` are all words after srun, and `command` the words after the first options.
+    `srun -n1 a : -n2 b` starts a step for each part, and the highest status is returned. `words` has all
+    words after srun, and `command` has the words after the first options.
     """
     if ":" not in command:
         return step(words, options, command, job, environment)
@@ -80,22 +80,25 @@ def srun(words: list[str], options: Options, command: list[str], job: Job, envir
     status = step(first_part, options, command[:colon], job, environment)
     if not later_parts:
         return status
-    next_options, next_command = parsed(["srun", *later_parts], 1, job["programs"]["srun"])
+    next_options, next_command = read_command(["srun", *later_parts], 1, job["programs"]["srun"])
     return max(status, srun(later_parts, next_options, next_command, job, environment))
 
 
 def step(words: list[str], options: Options, command: list[str], job: Job, environment: Options) -> int:
-    """Start the tasks of a step on the nodes that the step gets; return the worst exit status."""
+    """Start the tasks of a step on the nodes that the step gets; return the highest exit status."""
     if _print_information(options, job):
         return 0
-    exports = exported(options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment)
+    exported = exported_variables(
+        options.get("export") or environment.get("SLURM_EXPORT_ENV") or "ALL", environment
+    )
     line = environment.get("__plan_at") or environment.get("__plan_line", "0")
-    # The name of the step: its command's number in the script, line and words, the same in each run.
+    # The name of the step has the number, the line and the words of its command. It is the same in each run.
     name = " ".join([environment.get("__plan_count", "0"), line, *words])
-    placed = job.get("placed", {}).get(name, {})  # by node: the step's GPUs; {} for a step on the first nodes
-    tasks, refusal = spread_tasks(options, job, environment, list(placed))
-    prefix = "refused." if refusal else ""  # a refused step takes no number of the other steps
-    if command and "/" not in command[0] and "PATH" not in exports:
+    # By node: the step's GPUs; {} for a step on the first nodes.
+    gpus_by_node = job.get("placements", {}).get(name, {})
+    tasks, refusal = tasks_of_step(options, job, environment, list(gpus_by_node))
+    prefix = "refused." if refusal else ""  # Slurm gives a refused step no number
+    if command and "/" not in command[0] and "PATH" not in exported:
         refusal = f"execve(): {command[0]}: No such file or directory, without PATH (--export)"
     number = _next_number(prefix)
     marks = {"__plan_step": f"{prefix}{number}", "__plan_tasks": str(len(tasks)), "__plan_refusal": refusal}
@@ -108,14 +111,14 @@ def step(words: list[str], options: Options, command: list[str], job: Job, envir
     if options.get("chdir"):
         os.chdir(options["chdir"])
     commands = []
-    program = _file_to_run(command[0], exports) if command else None
+    program = _file_to_run(command[0], exported) if command else None
     limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
-    shown = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
-    without_gpus = {key: value for key, value in exports.items() if key not in _STEP_GPU_VARIABLES}
-    for task in shown:
-        with_gpus = task | {"gpus": placed.get(task["host"])}
-        set_by_slurm = task_variables(with_gpus, tasks, options, job, exports)
-        inherited = exports if "CUDA_VISIBLE_DEVICES" in set_by_slurm else without_gpus
+    tasks_to_start = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
+    without_gpus = {key: value for key, value in exported.items() if key not in _STEP_GPU_VARIABLES}
+    for task in tasks_to_start:
+        with_gpus = task | {"gpus": gpus_by_node.get(task["host"])}
+        set_by_slurm = task_variables(with_gpus, tasks, options, job, exported)
+        inherited = exported if "CUDA_VISIBLE_DEVICES" in set_by_slurm else without_gpus
         marks = {"__plan_step": str(number), "__plan_rank": str(task["rank"])}
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, inherited | set_by_slurm | marks))
@@ -123,7 +126,7 @@ def step(words: list[str], options: Options, command: list[str], job: Job, envir
 
 
 def _print_information(options: Options, job: Job) -> bool:
-    """Print the help or the version if an option asks for it; return whether an option does."""
+    """Print srun's help or version if an option asks for one of them; return whether one does."""
     if "help" in options or "usage" in options:
         sys.stdout.write("".join(f"      --{name}\n" for name in sorted(job["programs"]["srun"]["values"])))
     elif "version" in options:
@@ -134,9 +137,9 @@ def _print_information(options: Options, job: Job) -> bool:
 
 
 def _next_number(prefix: str) -> int:
-    """Return the first free number of the steps with a prefix, which is "refused." or empty.
+    """Return the first free number for a step; `prefix` is "refused." for a refused step, else "".
 
-    A file for each number prevents steps that start at the same time from getting the same number.
+    Each number has a file, so that steps which start at the same time do not get the same number.
     """
     number = 0
     while True:
@@ -148,8 +151,8 @@ def _next_number(prefix: str) -> int:
             return number
 
 
-def exported(export: str, environment: Options) -> Options:
-    """Return the variables that --export passes to a step."""
+def exported_variables(export: str, environment: Options) -> Options:
+    """Return the variables that --export passes to a step. `export` is the option's value."""
     words = [word for word in export.split(",") if word]
     names = {"ALL" if word.upper() == "ALL" else word for word in words if "=" not in word}
     passed = {
@@ -161,7 +164,7 @@ def exported(export: str, environment: Options) -> Options:
 
 
 def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
-    """Start all commands at once, each in its environment; return the worst exit status.
+    """Start all commands at once, each in its environment; return the highest exit status.
 
     A command whose program does not run in the sandbox is only recorded.
     """
@@ -175,7 +178,7 @@ def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
             copy.write(stream.read())
         file_actions = [(os.POSIX_SPAWN_OPEN, 0, path, os.O_RDONLY, 0)]
     for command, environment in commands:
-        words, inner = unwrapped(command, environment, job)
+        words, inner = unwrap(command, environment, job)
         if not words:
             continue
         program = _file_to_run(words[0], inner)
@@ -183,7 +186,7 @@ def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
             record(words[0], words[1:], inner)
             continue
         try:
-            marked = inner | {"__plan_starter": str(os.getpid())}  # by which stand_in.sh finds a step's tasks
+            marked = inner | {"__plan_starter": str(os.getpid())}  # tells stand_in.sh that this is a task
             children.append(os.posix_spawn(program, words, marked, file_actions=file_actions))
         except OSError:  # a script whose interpreter is missing
             record(words[0], words[1:], inner)
@@ -193,10 +196,10 @@ def start(commands: list[tuple[list[str], Options]], job: Job) -> int:
     return abs(worst)
 
 
-def unwrapped(words: list[str], environment: Options, job: Job) -> tuple[list[str], Options]:
-    """Return the command inside containers and wrappers, and its environment; record the containers.
+def unwrap(words: list[str], environment: Options, job: Job) -> tuple[list[str], Options]:
+    """Return the command that containers and wrappers start, and its environment; record the containers.
 
-    A wrapper without a command is recorded, and the command is [].
+    A wrapper that starts no command is recorded itself, and the command is [].
     """
     while words:
         program, at = program_name(words, job["programs"])
@@ -219,11 +222,14 @@ def unwrapped(words: list[str], environment: Options, job: Job) -> tuple[list[st
 
 
 def _container_variables(values: list[str], command: str) -> Iterable[tuple[str, str]]:
-    """Yield the names and values that a container's --env sets; with Apptainer, commas divide them."""
+    """Yield the names and values of the variables that a container's --env sets.
+
+    With Apptainer, one --env has several variables with commas between them.
+    """
     for value in values:
         parts = value.split(",") if command.startswith(_COMMA_RUNTIMES) else [value]
         for name, equals, text in (part.partition("=") for part in parts):
-            if equals and name not in ("PATH", "BASH_ENV"):  # programs in the sandbox find stand-ins by these
+            if equals and name not in ("PATH", "BASH_ENV"):  # the sandbox needs its own values of these
                 yield name, text
 
 
@@ -232,7 +238,7 @@ def _file_to_run(name: str, environment: Options) -> str | None:
     paths = environment.get("PATH", "").split(":")
     for path in [name] if "/" in name else [f"{folder}/{name}" for folder in paths]:
         if os.access(path, os.X_OK) and not os.path.isdir(path):
-            if path.startswith((BIN, *SYSTEM)):
+            if path.startswith((BIN, *SYSTEM_FOLDERS)):
                 return path
             with open(path, "rb") as stream:
                 return path if stream.read(2) == b"#!" else None
@@ -247,14 +253,14 @@ def record(name: str, words: list[str], environment: Options) -> None:
         name,
         environment.get("__plan_at") or environment.get("__plan_line", "0"),
         environment.get("__plan_waits", "0"),
-        str(int(ignored, 16) >> 1 & 1),  # 1 in the background, where bash lets a program ignore SIGINT
+        str(int(ignored, 16) >> 1 & 1),  # "1" if SIGINT is ignored, which bash does in the background
         os.getcwd(),
         str(len(words)),
         *words,
     )
     texts = (*head, *(f"{key}={value}" for key, value in environment.items()))
-    number, at = 0, number_of(environment.get("__plan_count"))
-    while os.path.exists(path := f"{PLAN_FOLDER}/starts/{at:09}.{os.getpid():09}.{number}"):
-        number += 1
+    count, number = number_of(environment.get("__plan_count")), 0
+    while os.path.exists(path := f"{PLAN_FOLDER}/starts/{count:09}.{os.getpid():09}.{number}"):
+        number += 1  # this process has recorded other starts
     with open(path, "xb") as stream:
         stream.write(b"".join(os.fsencode(text) + b"\0" for text in texts))

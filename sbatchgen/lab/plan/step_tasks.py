@@ -1,6 +1,6 @@
-"""The tasks of a step: their nodes, the variables that Slurm sets in each task, and the refusals of srun.
+"""Computes the tasks of a step: their nodes, the variables that Slurm sets in them, and the refusals of srun.
 
-The sandbox loads this module for each step, so it only imports the reader of host lists. Source of the rules:
+`step.py` uses this module in the sandbox. It is loaded for each step, so it imports little. The rules follow
 steps on Slurm 22.05 and 26.05 (tests/plan/test_truth.py).
 """
 
@@ -15,28 +15,30 @@ if TYPE_CHECKING:
     from typing import Any
 
     Job = dict[str, Any]  # the facts of a job that `facts_of_steps` of stand_ins.py writes
-    # A task of a step: its "rank", the index of its node ("node"), its number on the node ("local"), and the
-    # name of the node ("host"); also the step's "node_tasks" and "names": its tasks on each node, its nodes.
+    # A task of a step: its "rank", its number on the node ("local"), and the index and the name of the node
+    # ("node" and "host"). All tasks of a step share "names", the names of the step's nodes, and "node_tasks",
+    # the number of tasks on each of them.
     Task = dict[str, Any]
 
-NEW_STEPS = "24.05"  # from this release on, steps behave as in 26.05; before, as in 22.05
-MAX_STEP_TASKS = 1 << 17  # no job has more tasks
+NEW_STEPS = "24.05"  # the first release whose steps behave as in 26.05; in earlier ones, as in 22.05
+MAX_STEP_TASKS = 1 << 17  # tasks of a step; a plan refuses jobs with more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 _EXACT_OPTIONS = frozenset(("exact", "exclusive"))  # the step takes only the CPUs that it uses
 _OVERLAP_OPTIONS = frozenset(("overlap", "het-group", "pack-group"))  # other steps may use all its CPUs
-_NODE_OPTIONS = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))  # they name the step's nodes
-# Options that a task sees as variables, such as SLURM_JOB_NAME; an option without a value becomes 1.
+_NODE_OPTIONS = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))  # naming a step's nodes
+# Options that Slurm passes to a task as variables, such as SLURM_JOB_NAME. Without a value, a variable is 1.
 _VARIABLE_OPTIONS = ("overcommit", "threads-per-core", "job-name", "network")
 _OPTION_VARIABLES = {"label": "SLURM_LABELIO"}
 _OPTION_VARIABLES |= {name: f"SLURM_{name.upper().replace('-', '_')}" for name in _VARIABLE_OPTIONS}
-Options = dict[str, str]  # values by the long names of options; also variables by their names
+Options = dict[str, str]  # values by the long names of options; environments have the same type
 
 
 def taken_text(tasks: list[Task], options: Options, job: Job, environment: Options) -> str:
-    """Return what a step takes of its nodes, such as "exact takes - node1:4:1", for `StartRecord`.
+    """Return the share that a step takes of its nodes as text, such as "exact takes - node1:4:1".
 
-    The words are: how the step shares its nodes; `takes` if the next step begins at the node after this
-    step's nodes, else `passes`; the nodes that the step excludes, or -; and NAME:CPUS:GPUS for each node.
+    `StartRecord` reads the words again. The first word says how the step shares its nodes. The second is
+    `takes` if the next step begins at the node after this step's nodes, else `passes`. The third word has the
+    nodes that the step excludes, or -. A word NAME:CPUS:GPUS follows for each node.
     """
     node_tasks, names = tasks[0]["node_tasks"], tasks[0]["names"]
     per_task = max(_cpus_per_task(options, job, environment), 1)
@@ -62,19 +64,19 @@ def _sharing(options: Options, job: Job, environment: Options) -> str:
     return "exact" if takes_cpus or _EXACT_OPTIONS.intersection(options) else "whole"
 
 
-def spread_tasks(
-    options: Options, job: Job, environment: Options, placed: list[str] | None = None
+def tasks_of_step(
+    options: Options, job: Job, environment: Options, node_names: list[str] | None = None
 ) -> tuple[list[Task], str]:
-    """Return the tasks of a step, and ""; or no tasks, and the reason why Slurm refuses the step.
+    """Return the tasks of a step, and the reason why Slurm refuses the step; one of the two is empty.
 
-    `options` and `environment` belong to srun. `placed` has the nodes of the step, if they depend on other
-    steps.
+    `options` and `environment` are those of srun. `node_names` has the nodes of a step that does not get the
+    first nodes of the job, because other steps still run.
     """
     refusal = _number_refusal(options, job, environment) or _gpu_refusal(options, job, environment)
     refusal = refusal or _memory_refusal(options, environment)
     if refusal:
         return [], refusal
-    names = placed or _candidate_nodes(options, job)
+    names = node_names or _candidate_nodes(options, job)
     count, refusal = _node_count(names, options, job, environment)
     if refusal:
         return [], refusal
@@ -89,7 +91,7 @@ def spread_tasks(
     numbers = [(node, local) for node, tasks in enumerate(node_tasks) for local in range(tasks)]
     order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
     if order.startswith(("cyclic", "*:", "plane=1")):  # the next rank runs on the next node
-        numbers.sort(key=lambda node_and_local: (node_and_local[1], node_and_local[0]))
+        numbers.sort(key=lambda node_and_local: node_and_local[::-1])
     step_facts = {"node_tasks": node_tasks, "names": names}
     tasks = [
         {"rank": rank, "node": node, "host": names[node], "local": local, **step_facts}
@@ -99,27 +101,28 @@ def spread_tasks(
 
 
 def _node_count(names: list[str], options: Options, job: Job, environment: Options) -> tuple[int, str]:
-    """Return how many of the nodes `names` a step gets; or the reason why Slurm refuses the step."""
+    """Return how many of the nodes `names` a step gets, and the reason why Slurm refuses the step, or ""."""
     low, high = _node_range(options.get("nodes", ""))
     ntasks = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
     least = min(low, ntasks or low)  # srun takes no more nodes than tasks
     # Without --nodes, the step gets all nodes of the job.
     count = max(least, min(high, len(names))) or min(len(names), len(job["nodes"]))
     if count > len(names) or not names:
-        few = f"Only allocated {len(names)} nodes asked for {least}"
-        return 0, few if names else "Requested node configuration is not available"
+        too_few_nodes = f"Only allocated {len(names)} nodes asked for {least}"
+        return 0, too_few_nodes if names else "Requested node configuration is not available"
     return count, ""
 
 
 def _tasks_on_nodes(
     names: list[str], total: int, options: Options, job: Job, environment: Options, *, is_job_total: bool
 ) -> tuple[list[int], str]:
-    """Return how many of all tasks, `total`, each node runs; or the reason why Slurm refuses the step.
+    """Return the number of tasks on each node, and the reason why Slurm refuses the step, or "".
 
-    `is_job_total`: the step itself asks for no number of tasks.
+    `total` is the number of all tasks. `is_job_total`: it comes from the job, not from the step's options.
     """
     share, rest = divmod(total, len(names))
     node_tasks = [share + (node < rest) for node in range(len(names))]
+    # A step with all tasks and nodes of its job runs the tasks where the job has them.
     if total == sum(job["tasks"]) and len(names) == len(job["nodes"]) and is_job_total:
         node_tasks = list(job["tasks"])
     if job["knows_cpus"] and "overcommit" not in options:
@@ -136,9 +139,9 @@ def _tasks_on_nodes(
 
 
 def _fitted_tasks(node_tasks: list[int], limits: list[int]) -> list[int]:
-    """Return the number of tasks on each node, at most the node's number in `limits`.
+    """Return the number of tasks on each node, so that no node has more than its number in `limits`.
 
-    The first nodes with room take the tasks that are too many for another node.
+    The tasks above a node's limit go to the first nodes that are below theirs.
     """
     fitting = [min(tasks, limit) for tasks, limit in zip(node_tasks, limits, strict=True)]
     rest = sum(node_tasks) - sum(fitting)
@@ -150,7 +153,7 @@ def _fitted_tasks(node_tasks: list[int], limits: list[int]) -> list[int]:
 
 
 def _node_range(text: str) -> tuple[int, int]:
-    """Return the least and the largest number of nodes in a --nodes such as 2-4; 0 for no number."""
+    """Return the least and the largest number of nodes in a --nodes such as 2-4; 0 for a text without one."""
     if text[-1:] in ("k", "K", "m", "M"):
         number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
         return number, number
@@ -159,9 +162,9 @@ def _node_range(text: str) -> tuple[int, int]:
 
 
 def _requested_tasks(options: Options, job: Job, environment: Options, nodes: int) -> int:
-    """Return the number of tasks that a step asks for; 0 if the step gets the job's number of tasks."""
+    """Return the number of tasks that a step asks for; 0 if the job's number of tasks counts."""
     ntasks = number_of(options.get("ntasks", "").strip().removeprefix("+"))
-    if per_gpu := _tasks_per_gpu(options, environment):  # --ntasks-per-gpu comes before all other numbers
+    if per_gpu := _tasks_per_gpu(options, environment):  # Slurm looks at --ntasks-per-gpu first
         known = ntasks or number_of(environment.get("SLURM_NTASKS"))
         return max(known, per_gpu * _total_gpus(options, job, environment, nodes))
     per_node = number_of(_tasks_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
@@ -200,7 +203,7 @@ def _gpu_refusal(options: Options, job: Job, environment: Options) -> str:
         return "--gpus-per-node and --gres=gpu are mutually exclusive."
     names = ("gpus", "gpus-per-node", "gpus-per-task", "ntasks-per-gpu", *("gres",) * is_gres)
     asks_for_gpus = any(options.get(name, "0").rpartition(":")[2].strip("0") for name in names)
-    # A job with whole nodes may have GPUs that it did not ask for.
+    # A job with whole nodes may have GPUs although it asked for none, so its steps are not refused.
     has_no_gpus = not (any(job["gpus"]) or job["has_own_nodes"])
     has_two_totals = is_gres and _tasks_per_gpu(options, environment) and "SLURM_GPUS" in environment
     if has_two_totals or (has_no_gpus and asks_for_gpus):
@@ -223,13 +226,15 @@ def _number_refusal(options: Options, job: Job, environment: Options) -> str:
         if not (number_of(value.strip().removeprefix("+")) or _is_placeholder(value, environment)):
             return f'Invalid numeric value "{value}" for --{name}.'
     nodes = options.get("nodes", "1")
-    least, dash, most = ("1" if _is_placeholder(nodes, environment) else nodes).partition("-")
-    is_list = ("," in least + most or ":" in least + most) and job["release"] >= "23.02"  # such as 1,2,4
+    least, dash, largest = ("1" if _is_placeholder(nodes, environment) else nodes).partition("-")
+    has_separator = "," in least + largest or ":" in least + largest  # such as 1,2,4
+    is_list = has_separator and job["release"] >= "23.02"
     has_suffix = least[:-1].isdecimal() and least[-1] in "kKmM"  # such as 2k
-    if not (least.isdecimal() and (most.isdecimal() or not dash)) and not (least and (is_list or has_suffix)):
+    is_range = least.isdecimal() and (largest.isdecimal() or not dash)  # such as 2-4 or 2
+    if not is_range and not (least and (is_list or has_suffix)):
         return f'"{options["nodes"]}" is not a valid node count'
-    if number_of(most) and number_of(most) < number_of(least):
-        return f"Maximum node count {most} is less than minimum node count {least}"
+    if number_of(largest) and number_of(largest) < number_of(least):
+        return f"Maximum node count {largest} is less than minimum node count {least}"
     return _per_gpu_refusal(options, job, environment)
 
 
@@ -249,7 +254,7 @@ def _per_gpu_refusal(options: Options, job: Job, environment: Options) -> str:
 
 
 def _is_placeholder(value: str, environment: Options) -> bool:
-    """Return whether a value is a stand-in, such as ARG1 for an argument, or NAME for the value of $NAME."""
+    """Return whether a value is a stand-in: ARG1 for an argument, UNKNOWN for an output, NAME for $NAME."""
     return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
 
 
@@ -261,13 +266,13 @@ def _tasks_per_gpu(options: Options, environment: Options) -> int:
 def _cpus_per_task(options: Options, job: Job, environment: Options) -> int:
     """Return the number of CPUs for each task of a step; 0 if neither an option nor a variable has it."""
     cpus = number_of(options.get("cpus-per-task"))
-    if cpus or "22.05" <= job["release"] < "23.11":  # in these releases, srun does not read the variable
+    if cpus or "22.05" <= job["release"] < "23.11":  # srun of these releases ignores the variable
         return cpus
     return number_of(environment.get("SLURM_CPUS_PER_TASK"))
 
 
 def _candidate_nodes(options: Options, job: Job) -> list[str]:
-    """Return the nodes of a job from which a step takes the first; [] if srun refuses the --nodelist."""
+    """Return the nodes that a step may use, in Slurm's order of choice; [] if srun refuses --nodelist."""
     names = list(job["nodes"])
     if "nodelist" in options:
         text = options["nodelist"].strip()
@@ -284,7 +289,7 @@ def _candidate_nodes(options: Options, job: Job) -> list[str]:
 
 def _hosts(text: str) -> list[str]:
     """Return the names in a list such as node[1-2,4],other."""
-    from sbatchgen.check.sbatch.hostlist import hosts  # most steps have no list of nodes
+    from sbatchgen.check.sbatch.hostlist import hosts  # imported late, because few steps have a list
 
     return hosts(text)
 
@@ -292,9 +297,9 @@ def _hosts(text: str) -> list[str]:
 def task_variables(
     task: Task, tasks: list[Task], options: Options, job: Job, environment: Options
 ) -> Options:
-    """Return the variables that Slurm sets in a task, apart from the variables of the batch script."""
+    """Return the variables that Slurm sets in a task, in addition to those of the batch script."""
     node_tasks, names = task["node_tasks"], task["names"]
-    mask = os.umask(0)  # to read the mask, one must set it
+    mask = os.umask(0)  # `os` can't read the mask without setting it
     os.umask(mask)
     node_ranks = [str(other["rank"]) for other in tasks if other["node"] == task["node"]]
     values = {
@@ -338,14 +343,14 @@ def _number_variables(tasks_on_node: int, options: Options, job: Job, environmen
 def _gpu_variables(
     task: Task, tasks_on_node: int, options: Options, job: Job, environment: Options
 ) -> Options:
-    """Return the variables about the GPUs that a task sees; {} if its step has no GPUs on the node."""
+    """Return the variables about the GPUs that a task sees; {} if the step has no GPUs on the task's node."""
     count = _gpus_of_step(options, job, task["host"], len(task["names"]), tasks_on_node)
     if not count:
         return {}
     visible = _visible_gpus(task["local"], count, tasks_on_node, options, job)
     if (per_gpu := _tasks_per_gpu(options, environment)) and "gpu-bind" not in options:
         visible = [task["local"] // per_gpu % count]
-    # `visible` counts the GPUs of the step, which may be the GPUs 2 and 3 of the node.
+    # The GPUs 0 and 1 of a step may be, for example, the GPUs 2 and 3 of the node.
     step_gpus = dict(enumerate(task.get("gpus") or ()))
     numbers = ",".join(str(step_gpus.get(gpu, gpu)) for gpu in visible)
     values = dict.fromkeys((*GPU_VARIABLES, "SLURM_STEP_GPUS"), numbers) if numbers else {}
@@ -364,7 +369,7 @@ def _option_variables(tasks: int, nodes: int, options: Options, job: Job, enviro
     if order := options.get("distribution") or environment.get("SLURM_DISTRIBUTION"):
         return values | {"SLURM_DISTRIBUTION": order}
     if options.get("mem") == "0":
-        return values
+        return values  # Slurm then sets no SLURM_DISTRIBUTION
     has_ntasks = "ntasks" in options or "SLURM_NTASKS" in environment
     has_cpus = "cpus-per-task" in options or "SLURM_CPUS_PER_TASK" in environment
     is_block = tasks > nodes or (job["release"] >= NEW_STEPS and has_cpus and not has_ntasks)
@@ -372,7 +377,7 @@ def _option_variables(tasks: int, nodes: int, options: Options, job: Job, enviro
 
 
 def _gpus_of_step(options: Options, job: Job, name: str, nodes: int, tasks: int) -> int:
-    """Return the number of GPUs that a step gets on the node `name`, on which it has `tasks` tasks."""
+    """Return the GPUs that a step of `nodes` nodes gets on the node `name`, where it runs `tasks` tasks."""
     node = job["nodes"].index(name)
     limit = int(job["gpus"][node])
     for option in ("gres", "gpus-per-node"):
@@ -389,7 +394,7 @@ def _gpus_of_step(options: Options, job: Job, name: str, nodes: int, tasks: int)
 
 
 def _visible_gpus(local: int, count: int, tasks: int, options: Options, job: Job) -> list[int]:
-    """Return the GPUs that a task sees, as numbers below `count`: the GPUs of its step on the node."""
+    """Return the GPUs that task number `local` of `tasks` sees, of its step's `count` GPUs on the node."""
     is_new = job["release"] >= NEW_STEPS
     per_task = _gpus_per_task(options, job) if is_new or tasks > 1 else 0
     kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")
@@ -417,12 +422,12 @@ def _mask_bits(text: str) -> int:
 
 
 def _gpus_per_task(options: Options, job: Job) -> int:
-    """Return the number of GPUs that each task has for itself; 0 if all tasks see all GPUs of the step."""
+    """Return the number of GPUs that only one task sees; 0 if all tasks see all GPUs of the step."""
     return number_of(options.get("gpus-per-task", "").rpartition(":")[2]) or int(job["gpus_per_task"])
 
 
 def number_of(text: str | None) -> int:
-    """Return a text of digits as a number; 0 for any other text, and for ten digits or more."""
+    """Return a text of at most nine digits as a number; 0 for any other text."""
     return int(text) if text and text.isdecimal() and len(text) < 10 else 0
 
 
@@ -433,7 +438,7 @@ def counts_text(numbers: Iterable[int]) -> str:
 
 
 def node_list(names: list[str], nodes: list[str]) -> str:
-    """Return the nodes `names` of a job with `nodes` in Slurm's short form, such as node[1-4]."""
+    """Return the nodes `names`, of a job with the nodes `nodes`, in Slurm's short form such as node[1-4]."""
     if len(names) == 1:
         return names[0]
     first = nodes.index(names[0])

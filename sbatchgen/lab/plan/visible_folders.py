@@ -1,7 +1,7 @@
-"""The folders of this machine that a script sees in the sandbox.
+"""Decides which folders of this machine a script sees in the sandbox, and opens them.
 
-The user chooses some of these folders, and the script names others. No folder is shown if it holds secrets,
-or sockets of other programs.
+The user chooses some of these folders, and the script names others. A folder with secrets, or with sockets of
+other programs, is not shown. A layer in memory over each folder takes the changes that the script makes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,27 @@ from sbatchgen.base.files import account_home
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.mounts import Mount, above, below, mounts, within
 from sbatchgen.base.machine.temporary import temporary_folder
-from sbatchgen.lab.plan.copies import Files, copied_part, copied_tree, copy, danger, folder_in, part_to_copy
+from sbatchgen.lab.plan.copies import (
+    Files,
+    copied_part,
+    copied_tree,
+    copy,
+    folder_in,
+    part_to_copy,
+    why_unsafe,
+)
 from sbatchgen.lab.sandbox.box import Box, LayersRefusedError, Mark
 
+# Folders with secrets or with files of the running system. A script sees nothing in them.
 _SECRET_FOLDERS = ("/run", "/proc", "/sys", "/dev", "/etc", "/boot")
-_SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-_KERNEL_FACTS = "/sys"  # facts of the kernel, without files of users
+_SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders that all users write
+_KERNEL_FACTS = "/sys"  # shown without a layer, because it has facts of the kernel and no files of users
 _PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # folders that each sandbox shows
-_SYSTEM_FOLDERS = ("/usr", "/var")  # box.py, not this module, decides what the sandbox shows of them
-_MAX_FOLDERS = 64  # folders that the script names, and mounts below each folder
-_ATTEMPTS = 4  # starts of a sandbox, each without the layers that the system refused before
-_MARKING_ENTRIES = 8  # entries by which the sandbox knows a folder again
-_MARKING_NAMES = 5000  # names by which the sandbox knows a folder that copies cover
+_SYSTEM_FOLDERS = ("/usr", "/var")  # box.py decides which of their folders a sandbox shows
+_MAX_FOLDERS = 64  # the limit for folders that the script names, and for the mounts below each folder
+_SANDBOX_STARTS = 4  # starts of a sandbox, each without the layers that the system refused before
+_MARK_ENTRIES = 8  # entries in the mark of a folder, by which the sandbox recognizes the folder
+_MARK_NAMES = 5000  # names in the mark of a folder over which copies lie
 _MAX_LAYERS = 300  # layers of all folders together
 _MAX_ENTRIES = 1000  # entries of a folder whose links are followed
 # An absolute path in a script, such as /data/train, but not the end of a relative path or a URL.
@@ -43,65 +52,68 @@ class ShownFolders(NamedTuple):
     """The folders and files of this machine that a sandbox shows."""
 
     layers: dict[str, list[int]]  # by path: the descriptors of a folder and of the copies over it
-    marks: dict[str, Mark]  # by path: what the sandbox compares, in case another folder is now there
+    # by path: the mark by which the sandbox recognizes the folder, in case other users have moved it
+    marks: dict[str, Mark]
     files: Files  # copies of small files, for folders that can't have a layer
-    readable: dict[str, int]  # by path: the descriptor of a folder that is shown without a layer
-    not_shown: dict[str, str]  # by path: the reason why a folder is not shown
-    refused: frozenset[str]  # folders over which the system allows no layer
+    read_only: dict[str, int]  # by path: the descriptor of a folder that is shown without a layer
+    not_shown: dict[str, str]  # by path: the reason why a folder is not shown, or only in parts
+    without_layer: frozenset[str]  # folders over which the system allows no layer
 
     def in_box(self, box: Box) -> Box:
         """Return a box that also shows these folders and files."""
-        allowed = {path: layer for path, layer in box.system_layers.items() if path not in self.refused}
+        system_layers = box.system_layers.items()
         return box._replace(
-            shown=self.layers,
+            layered_folders=self.layers,
             marks=self.marks,
-            readable=self.readable,
+            read_only_folders=self.read_only,
             files={**self.files, **box.files},
-            system_layers=allowed,
+            system_layers={path: layer for path, layer in system_layers if path not in self.without_layer},
         )
 
 
 @frozen()
 class VisibleFolders:
-    """The folders that a script sees, and the rules that a folder must pass.
-
-    Each folder gets a layer in memory, so that the script does not change the folder.
-    """
+    """The folders that a script sees, and the rules by which a folder may be shown."""
 
     # by path: the descriptor of a home folder of the user, or None; a home is never shown as a whole
     homes: dict[str, int | None]
-    by_user: tuple[str, ...]  # folders that the user chose, such as the folder of submission
+    chosen_folders: tuple[str, ...]  # folders that the user chose, such as the folder of submission
     cleanup: ExitStack  # closes the descriptors and removes the copies at its end
-    unchecked: tuple[str, ...] = ()  # folders that are shown although no rule was applied
-    by_script: tuple[str, ...] = ()  # folders that the script names
+    always_shown: tuple[str, ...] = ()  # folders that are shown whatever the rules say
+    named_folders: tuple[str, ...] = ()  # folders that the script names
     text: str = ""  # the script, with the home folder in place of ~ and $HOME
     # by the path of a folder: the descriptor of the copies over it; None for a folder without copies
     copies: dict[str, int | None] = field(default_factory=dict)
-    # by path: the reason why a folder gets no layer
-    refused: dict[str, str] = field(default_factory=dict)
+    # by path: the reason why a folder gets no layer; `run` fills it
+    layer_refusals: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()  # the mounts of this machine
 
     def run(self, start: Callable[[ShownFolders], T]) -> T:
-        """Return the result of `start`, which runs a sandbox; start again without layers that it refuses."""
-        for attempt in range(_ATTEMPTS):
+        """Call `start`, which runs a sandbox, and return its result.
+
+        If the system refuses some layers, `start` is called again without these layers.
+        """
+        for attempt in range(_SANDBOX_STARTS):
             with self.open() as shown:
                 try:
                     return start(shown)
                 except LayersRefusedError as error:
-                    why = "others move it" if error.moved else "its file system allows no layer"
-                    # At the first attempt, a new file in the folder may look like a move.
-                    if attempt or not error.moved:
-                        self.refused.update(dict.fromkeys(error.paths, why))
+                    why = "others move it" if error.is_moved else "its file system allows no layer"
+                    # A file that was made meanwhile may look like a move, so the first move is ignored.
+                    if attempt or not error.is_moved:
+                        self.layer_refusals.update(dict.fromkeys(error.paths, why))
         with self.open() as shown:
             return start(shown)
 
     def with_paths(self, paths: Iterable[str]) -> VisibleFolders:
         """Return these folders, and the folders of `paths` that exist and may be shown."""
-        folders = dict.fromkeys(self.by_script)
+        folders = dict.fromkeys(self.named_folders)
         for path in paths:
-            if len(folders) < _MAX_FOLDERS and (folder := self._outermost(path, [*self.by_user, *folders])):
+            if len(folders) < _MAX_FOLDERS and (
+                folder := self._outermost(path, [*self.chosen_folders, *folders])
+            ):
                 folders[folder] = None
-        return replace(self, by_script=tuple(folders))
+        return replace(self, named_folders=tuple(folders))
 
     def _outermost(self, path: str, shown: Sequence[str]) -> str:
         """Return the outermost folder around a path that may be shown as a whole.
@@ -112,15 +124,16 @@ class VisibleFolders:
         """
         real = path_of(path)
         shown_whole = [folder for folder in shown if folder == path or not self._has_mounts(folder)]
-        is_inside = _is_in_one(path, shown_whole)
-        if not real or (is_inside and _is_in_one(real, shown_whole)):
+        is_in_shown_folder = _is_in_one(path, shown_whole)
+        if not real or (is_in_shown_folder and _is_in_one(real, shown_whole)):
             return ""
-        # A path inside a shown folder is a link here, whose target needs a folder of its own.
-        parts = (real if is_inside else os.path.normpath(path)).split("/")[1:]
+        # If the path is in a shown folder, it is a link to a target that is not. So the target must be shown.
+        parts = (real if is_in_shown_folder else os.path.normpath(path)).split("/")[1:]
         outermost = ""
-        for depth in range(min(2, len(parts)), len(parts) + 1):  # not /data for /data/x
+        # The search begins at the second folder: for /data/project/run, at /data/project, not at /data.
+        for depth in range(min(2, len(parts)), len(parts) + 1):
             folder = "/" + "/".join(parts[:depth])
-            if self.may_be_shown(folder, by_user=False):
+            if self.may_be_shown(folder, is_chosen=False):
                 outermost = folder
                 if not self._has_mounts(folder):
                     break
@@ -135,27 +148,27 @@ class VisibleFolders:
         finally:
             os.close(descriptor)
 
-    def may_be_shown(self, path: str, *, by_user: bool) -> bool:
-        """Return whether a folder exists and may be shown; `by_user`: the user chose it."""
-        descriptor = self.open_folder(path, by_user=by_user)
+    def may_be_shown(self, path: str, *, is_chosen: bool) -> bool:
+        """Return whether a folder exists and may be shown; `is_chosen`: the user chose it."""
+        descriptor = self.open_folder(path, is_chosen=is_chosen)
         if descriptor is not None:
             os.close(descriptor)
         return descriptor is not None
 
-    def open_folder(self, path: str, *, by_user: bool) -> int | None:
+    def open_folder(self, path: str, *, is_chosen: bool) -> int | None:
         """Return a descriptor of a folder that may be shown; None for any other path."""
         if (descriptor := _folder_descriptor(path)) is None:
             return None
         is_readable = os.access(f"/proc/self/fd/{descriptor}", os.R_OK | os.X_OK)
-        if is_readable and self.allows(descriptor, by_user=by_user):
+        if is_readable and self.allows(descriptor, is_chosen=is_chosen):
             return descriptor
         os.close(descriptor)
         return None
 
-    def allows(self, descriptor: int, *, by_user: bool) -> bool:  # noqa: PLR0911 - a return for each rule
-        """Return whether an open folder may be shown; `by_user`: the user chose the folder."""
+    def allows(self, descriptor: int, *, is_chosen: bool) -> bool:  # noqa: PLR0911 - a return for each rule
+        """Return whether an open folder may be shown; `is_chosen`: the user chose the folder."""
         path, status = _real_path(descriptor), os.fstat(descriptor)
-        # A folder around a hidden folder stays hidden.
+        # A folder that holds a home, secret or shared folder is not shown.
         if any(_is_in(hidden, path) for hidden in (*self.homes, *_SECRET_FOLDERS, *_SHARED_FOLDERS)):
             return False
         homes = [home for home in self.homes.values() if home is not None]
@@ -163,16 +176,16 @@ class VisibleFolders:
             return False
         is_mine, is_shared = status.st_uid == os.getuid(), _is_in_one(path, _SHARED_FOLDERS)
         is_secret = self._is_hidden_at_home(descriptor, homes) or _is_in_one(path, _SECRET_FOLDERS)
-        if is_secret and not (is_shared and by_user):  # /dev/shm is in /dev
+        if is_secret and not (is_shared and is_chosen):  # the shared folder /dev/shm is in the secret /dev
             return False
-        if by_user:
+        if is_chosen:
             return is_mine or not is_shared
         if is_shared or _is_in_one(path, _SYSTEM_FOLDERS):
             return False
-        # Root has no capabilities in the sandbox, and enters a folder of others only by the rights of all.
+        # Root has no special rights in the sandbox. It enters a folder of another user only if all users can.
         if os.getuid() == 0:
-            parts = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
-            if not all(part.st_uid == 0 or part.st_mode & 0o1 for part in parts):
+            statuses = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
+            if not all(each.st_uid == 0 or each.st_mode & 0o1 for each in statuses):
                 return False
         return is_mine or status.st_uid == 0 or status.st_mode & 0o5 == 0o5
 
@@ -187,7 +200,7 @@ class VisibleFolders:
         if any((within(home, descriptor, self.mounts) or "").startswith(".") for home in homes):
             return True
         home_ids = [(status.st_dev, status.st_ino) for status in map(os.fstat, homes)]
-        name_below = ""  # the name of the folder before, which is in `folder`
+        name_below = ""  # the name of the folder that the loop saw last, which is in `folder`
         for folder in above(path):
             with suppress(OSError):
                 status = os.stat(folder)
@@ -204,22 +217,24 @@ class VisibleFolders:
 
 
 class _Opening:
-    """Opens visible folders, outer folders first, and collects them as `ShownFolders`."""
+    """The opening of visible folders, outer folders first. `open_all` returns them as `ShownFolders`."""
 
     def __init__(self, visible: VisibleFolders, stack: ExitStack) -> None:
         self.visible, self.stack = visible, stack
-        self.result = ShownFolders({}, {}, {}, {}, {}, frozenset(visible.refused))
+        self.result = ShownFolders({}, {}, {}, {}, {}, frozenset(visible.layer_refusals))
         # by the path of a folder to show: its descriptor, and whether the user chose it
         self.opened: dict[str, tuple[int, bool]] = {}
 
     def open_all(self) -> ShownFolders:
         """Open the folders and return their descriptors."""
         visible = self.visible
-        is_by_user = {path: path in visible.by_user for path in (*visible.by_script, *visible.by_user)}
-        todo = sorted(is_by_user.items())
+        chosen_by_path = {
+            path: path in visible.chosen_folders for path in (*visible.named_folders, *visible.chosen_folders)
+        }
+        todo = sorted(chosen_by_path.items())
         while todo and len(self.opened) < _MAX_LAYERS:
-            path, by_user = todo.pop(0)
-            if (descriptor := visible.open_folder(path, by_user=by_user)) is None:
+            path, is_chosen = todo.pop(0)
+            if (descriptor := visible.open_folder(path, is_chosen=is_chosen)) is None:
                 continue
             self.stack.callback(os.close, descriptor)
             real = _real_path(descriptor)
@@ -227,49 +242,50 @@ class _Opening:
             is_link = any(
                 _real_path(self.opened[folder][0]) + path[len(folder) :] != real for folder in outer
             )
-            # The layer of the outer folder has the link, so the target of the link needs a layer.
+            # The layer of the outer folder shows the link itself, so the target of the link needs a layer.
             shown_path = real if is_link else os.path.normpath(path)
             if shown_path in self.opened:
                 continue
-            self.opened[shown_path] = descriptor, by_user
+            self.opened[shown_path] = descriptor, is_chosen
+            # Each mount below the folder needs a layer of its own.
             mounted = [
                 path + mount[len(real) :] for mount in below(descriptor, visible.mounts)[:_MAX_FOLDERS]
             ]
-            todo = sorted({**dict.fromkeys(mounted, by_user), **dict(todo)}.items())
+            todo = sorted({**dict.fromkeys(mounted, is_chosen), **dict(todo)}.items())
         for path in sorted(self.opened):
             self._show(path, *self.opened[path])
-        for path in sorted({*visible.unchecked}):
-            self._show_unchecked(path)
+        for path in sorted({*visible.always_shown}):
+            self._show_always(path)
         return self.result
 
-    def _show(self, path: str, descriptor: int, by_user: bool) -> None:  # noqa: FBT001 - from `opened`
+    def _show(self, path: str, descriptor: int, is_chosen: bool) -> None:  # noqa: FBT001 - from `opened`
         """Show an open folder by a layer, by its parts, or by copies of its small files."""
         visible = self.visible
-        if path in visible.refused:
+        if path in visible.layer_refusals:
             files, large = copied_tree(descriptor, path, self.opened)
             self.result.files.update(files)
             if large or not files:
-                but = "; the small files in it are" if files else ""
-                self.result.not_shown[path] = f"{visible.refused[path]}{but}"
+                exception = "; the small files in it are" if files else ""
+                self.result.not_shown[path] = f"{visible.layer_refusals[path]}{exception}"
         elif below(descriptor, visible.mounts):
-            self._show_parts(path, descriptor, by_user=by_user)
+            self._show_parts(path, descriptor, is_chosen=is_chosen)
         else:
-            self._add_layer(path, descriptor, by_user=by_user)
+            self._add_layer(path, descriptor, is_chosen=is_chosen)
 
-    def _add_layer(self, path: str, descriptor: int, *, by_user: bool) -> None:
+    def _add_layer(self, path: str, descriptor: int, *, is_chosen: bool) -> None:
         copies = self.visible.copies
-        if path not in copies:
-            copies[path] = self._make_copies(descriptor, by_user=by_user)
+        if path not in copies:  # each folder is copied once, however often the sandbox starts
+            copies[path] = self._make_copies(descriptor, is_chosen=is_chosen)
         copied = copies[path]
         self.result.layers[path] = [descriptor] if copied is None else [descriptor, copied]
         self._mark(path, descriptor, is_covered=copied is not None)
 
-    def _make_copies(self, descriptor: int, *, by_user: bool) -> int | None:
+    def _make_copies(self, descriptor: int, *, is_chosen: bool) -> int | None:
         """Copy the files of an open folder that need a copy.
 
         Returns a descriptor of the folder with the copies; None if no file needs a copy.
         """
-        if (part := part_to_copy(descriptor, by_user=by_user)) == "none":
+        if (part := part_to_copy(descriptor, is_chosen=is_chosen)) == "none":
             return None
         cleanup = self.visible.cleanup
         to = cleanup.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
@@ -280,36 +296,38 @@ class _Opening:
         return copied
 
     def _mark(self, path: str, descriptor: int, *, is_covered: bool = False) -> None:
-        """Record the mark by which the sandbox knows an open folder again.
+        """Record the mark by which the sandbox recognizes an open folder.
 
-        The names of all entries mark a folder that copies cover. The first entries mark any other folder.
+        If copies lie over the folder (`is_covered`), its mark has the names of all entries. The mark of any
+        other folder has its first entries.
         """
-        most = _MARKING_NAMES if is_covered else _MARKING_ENTRIES
+        limit = _MARK_NAMES if is_covered else _MARK_ENTRIES
         try:
             at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except OSError:  # the script can't read the folder either
             return
         try:
             with os.scandir(at) as entries:
-                first = [entry for entry, _ in zip(entries, range(most), strict=False)]
+                first = [entry for entry, _ in zip(entries, range(limit), strict=False)]
             compared = []
-            for entry in first[:_MARKING_ENTRIES]:
+            for entry in first[:_MARK_ENTRIES]:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     compared.append((entry.name, status.st_ctime_ns, status.st_ino))
         finally:
             os.close(at)
-        if not is_covered or len(first) < most:  # else the folder has more names than the mark may hold
+        has_all_names = len(first) < limit
+        if not is_covered or has_all_names:
             self.result.marks[path] = compared, [entry.name for entry in first] if is_covered else None
 
-    def _show_parts(self, path: str, descriptor: int, *, by_user: bool) -> None:
-        """Show each folder in a folder, because mounts below it allow no layer over the whole."""
+    def _show_parts(self, path: str, descriptor: int, *, is_chosen: bool) -> None:
+        """Show each folder in a folder by itself, because a folder with mounts below can't have a layer."""
         try:
             part = copied_part(descriptor, path)
         except OSError:
             return
-        self.result.files.update(part.files if by_user else {path: None})
-        if not by_user and not _is_in_one(path, self.result.not_shown):
+        self.result.files.update(part.files if is_chosen else {path: None})
+        if not is_chosen and not _is_in_one(path, self.result.not_shown):
             self.result.not_shown[path] = "has mounts below; the folders in it are"
         hidden = 0  # folders that are not shown, because there are too many layers
         for name in part.folders:
@@ -323,17 +341,17 @@ class _Opening:
                 inner = folder_in(descriptor, name)
                 self.stack.callback(os.close, inner)
                 is_readable = os.access(f"/proc/self/fd/{inner}", os.R_OK | os.X_OK)
-                if is_readable and self.visible.allows(inner, by_user=True):
-                    self._show(inner_path, inner, by_user)
-        if by_user and (part.large or hidden):
+                if is_readable and self.visible.allows(inner, is_chosen=True):
+                    self._show(inner_path, inner, is_chosen)
+        if is_chosen and (part.large or hidden):
             self.result.not_shown[path] = "has mounts below; the folders and small files in it are"
 
-    def _show_unchecked(self, path: str) -> None:
-        """Show a folder that is shown whatever the rules say.
+    def _show_always(self, path: str) -> None:
+        """Show a folder whatever the rules say.
 
-        If no layer is possible, the script sees the folder itself, unless that is a danger.
+        If the folder can't have a layer, the script sees the folder itself, read-only, unless it is unsafe.
         """
-        shown = (*self.result.layers, *self.result.readable, *_PROGRAM_FOLDERS)
+        shown = (*self.result.layers, *self.result.read_only, *_PROGRAM_FOLDERS)
         if (descriptor := _folder_descriptor(path)) is None:
             return
         self.stack.callback(os.close, descriptor)
@@ -341,30 +359,30 @@ class _Opening:
         if path in self.result.files or (_is_in_one(path, shown) and not has_mounts):
             return
         if path == _KERNEL_FACTS:
-            self.result.readable[path] = descriptor
-        elif path not in self.visible.refused and not has_mounts:
+            self.result.read_only[path] = descriptor
+        elif path not in self.visible.layer_refusals and not has_mounts:
             self.result.layers[path] = [descriptor]
             self._mark(path, descriptor)
-        elif why := danger(descriptor):
+        elif why := why_unsafe(descriptor):
             self.result.not_shown[path] = why
         else:
-            self.result.readable[path] = descriptor
+            self.result.read_only[path] = descriptor
 
 
 def visible_folders(
     text: str,
     workdir: str,
-    by_user: Sequence[str],
+    chosen_folders: Sequence[str],
     cleanup: ExitStack,
     *,
     home: str,
     user: str,
-    unchecked: Sequence[str] = (),
+    always_shown: Sequence[str] = (),
 ) -> VisibleFolders:
     """Return the folders that a script with this text sees if it starts in `workdir`.
 
-    The folders in `by_user` are shown if the rules allow it, the folders in `unchecked` always. `cleanup`
-    closes the descriptors and removes the copies.
+    The rules decide which of `chosen_folders` are shown. The folders in `always_shown` are shown whatever the
+    rules say. `cleanup` closes the descriptors and removes the copies at its end.
     """
     homes: dict[str, int | None] = {}
     for place in (home, account_home()):
@@ -372,15 +390,14 @@ def visible_folders(
             homes[os.path.realpath(place)] = descriptor = _folder_descriptor(place)
             if descriptor is not None:
                 cleanup.callback(os.close, descriptor)
-    visible = VisibleFolders(homes, (), cleanup, tuple(unchecked), mounts=mounts())
-    visible = replace(
-        visible, by_user=tuple(path for path in by_user if visible.may_be_shown(path, by_user=True))
-    )
-    links = [target for folder in visible.by_user for target in _link_targets(folder)]
+    visible = VisibleFolders(homes, (), cleanup, tuple(always_shown), mounts=mounts())
+    chosen = tuple(path for path in chosen_folders if visible.may_be_shown(path, is_chosen=True))
+    visible = replace(visible, chosen_folders=chosen)
+    links = [target for folder in visible.chosen_folders for target in _link_targets(folder)]
     for name, value in (("HOME", home), ("USER", user)):
         text = text.replace(f"${{{name}}}", value).replace(f"${name}", value)
     text = re.sub(r"(?<![\w/])~(?=/)", lambda _: home, text)
-    # A path ends at the first variable whose value is not known.
+    # A path ends at a variable of unknown value: /data/$NAME/train names /data.
     named = dict.fromkeys(match[0] for match in _PATH.finditer(text))
     return replace(visible.with_paths([workdir, *links, *named]), text=text)
 

@@ -1,4 +1,4 @@
-"""The files of MNIST, downloaded or drawn before a job holds GPUs."""
+"""Downloads or draws the files of MNIST, before a job holds GPUs."""
 
 import hashlib
 import http.client
@@ -21,14 +21,14 @@ FILES = {
     "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
     "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
 }
-TIMEOUT_S = 30  # seconds without an answer of a mirror
-MAX_BYTES = 64 << 20  # several times the largest file
+TIMEOUT_S = 30  # seconds to wait for an answer of a mirror
+MAX_BYTES = 64 << 20  # bytes of a file; the largest file has far fewer
 
 
 def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
-    """Draw digits into the four files of MNIST; return a line about these files.
+    """Draw digits into the four files of MNIST; return a line for the user about these files.
 
-    `drawing` may set the numbers of `train` and `test` images, and the `seed`. Raises DocumentError if the
+    `drawing` may have the numbers of `train` and `test` images, and the `seed`. Raises DocumentError if the
     files can't be written.
     """
     try:
@@ -39,10 +39,13 @@ def draw_mnist(folder: Path, drawing: Mapping[str, int]) -> str:
 
 
 def download_mnist(folder: Path, *, note: Callable[[str], None]) -> None:
-    """Download the files of MNIST that `folder` lacks. A file gets its name only after its MD5 was checked.
+    """Download the files of MNIST that `folder` lacks; call `note` with a line about each file.
 
-    Raises OSError if the folder can't be made or a file can't be written, and DocumentError if no mirror has
-    the right file.
+    A file gets its name only after its MD5 checksum was compared.
+
+    Raises:
+        OSError: The folder can't be made, or a file can't be written.
+        DocumentError: No mirror has the right file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name, md5 in FILES.items():

@@ -1,6 +1,6 @@
-"""Handwritten digits, drawn into files of MNIST's format for tests and machines without a network.
+"""Draws handwritten digits into files of MNIST's format, for tests and for machines without a network.
 
-The same counts and seed give the same bytes, so random numbers must be drawn in the same order.
+The same counts and seed must give the same bytes, so the order in which random numbers are drawn must stay.
 """
 
 import itertools
@@ -20,13 +20,13 @@ FILES = {
 }
 
 Point = tuple[float, float]  # x, y
-Stroke = list[Point]  # the points that one movement of the pen joins
+Stroke = list[Point]  # the points that the pen joins without leaving the paper
 
 
 def _arc(x: float, y: float, rx: float, ry: float, *ends: float) -> Stroke:
     """Return an arc of an ellipse around (x, y) with the radii rx and ry.
 
-    `ends` are the angles of its first and its last point, in degrees. 0 is to the right, and 90 is down.
+    `ends` has the angles of its first and its last point in degrees: 0 is to the right, and 90 is down.
     """
     start, stop = ends
     angles = [math.radians(start + (stop - start) * i / 16) for i in range(17)]
@@ -105,9 +105,9 @@ def _draw(canvas: bytearray, dots: list[Point], radius: float, ink: float) -> No
 
 
 def _image(rng: random.Random, ways: list[list[Point]], noise: bytes) -> bytearray:
-    """Return an image of a digit: 28x28 uint8, row by row, where 0 is paper.
+    """Return an image of a digit: 28x28 uint8, row by row, where 0 is the color of the paper.
 
-    `ways` are the dots of each way to write the digit. The digit is turned, slanted, bent and shifted at
+    `ways` has the dots of each way to write the digit. The digit is turned, slanted, bent and shifted at
     random. The image also has noise, and often a short line that does not belong to the digit.
     """
     uniform = rng.uniform
@@ -131,8 +131,11 @@ def _image(rng: random.Random, ways: list[list[Point]], noise: bytes) -> bytearr
     return canvas
 
 
-def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
-    """Return the bytes of two IDX files: images (count, 28, 28) uint8, and labels (count,) uint8 in 0..9."""
+def draw_idx_files(count: int, *, seed: str) -> tuple[bytes, bytes]:
+    """Draw `count` digits; return the bytes of two IDX files, with the images and with the labels.
+
+    Images are uint8 of the shape (count, 28, 28), and labels uint8 of the shape (count,) from 0 to 9.
+    """
     rng = random.Random(seed)  # noqa: S311 - pictures, not secrets
     # Each image gets a piece of this noise, because new noise for each image would take long.
     noise = bytes(min(255, int(abs(rng.gauss(0, 28)))) for _ in range(1 << 16))
@@ -146,14 +149,13 @@ def make(count: int, *, seed: str) -> tuple[bytes, bytes]:
 
 
 def write(folder: Path, *, train: int, test: int, seed: int) -> str:
-    """Draw the files of MNIST, and write those that `folder` lacks; return a line about all of them.
+    """Draw the files of MNIST, and write those that `folder` lacks; return a line about all files.
 
-    `train` and `test` are the numbers of images. Raises FileExistsError if a file exists and holds other
-    data.
+    `train` and `test` are the numbers of images. Raises FileExistsError if a file exists and has other data.
     """
     contents: dict[Path, bytes] = {}
     for part, count in (("train", train), ("test", test)):
-        for name, data in zip(FILES[part], make(count, seed=f"{part}-{seed}"), strict=True):
+        for name, data in zip(FILES[part], draw_idx_files(count, seed=f"{part}-{seed}"), strict=True):
             contents[folder / name] = data
     unwritten = {
         path: data for path, data in contents.items() if not path.is_file() or path.read_bytes() != data

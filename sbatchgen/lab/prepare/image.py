@@ -15,14 +15,17 @@ from sbatchgen.base.machine.temporary import lock_of, temporary_folder
 from sbatchgen.base.quoting import word, words
 from sbatchgen.jobs.runtimes.base import ImageTool
 
-ENOUGH_BYTES = 1 << 30  # a folder with fewer free bytes was most likely too full for the image
+ENOUGH_BYTES = 1 << 30  # if a folder has fewer free bytes, most likely it was too full for the image
 
 
 def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Callable[[str], None]) -> None:
-    """Make an image from `source` with the program of `tool`; only a complete image gets the name `target`.
+    """Make the image `target` from `source` with the program of `tool`.
 
-    `note` prints a line for the user. Raises CommandLineError if there is no such source. Raises
-    DocumentError if the program is missing or fails, or if the target exists and `force` is not set.
+    Only a complete image gets the name `target`. `note` prints a line for the user.
+
+    Raises:
+        CommandLineError: The source is not valid.
+        DocumentError: The program is missing or fails, or the target exists and `force` is not set.
     """
     uri = tool.uri(source)
     program, *verb = tool.words
@@ -34,7 +37,7 @@ def prepare(tool: ImageTool, source: str, target: Path, *, force: bool, note: Ca
         raise DocumentError.of(f"there is no {program} on this machine's PATH", fix=fix)
     if os.path.lexists(target) and not force:
         raise DocumentError.of(f"{target} is there already", fix="--force replaces it")
-    # A signal ends this process by an exception, so that the temporary folder is removed.
+    # A signal raises SystemExit, so that the temporary folder is removed.
     with _signal_handler(lambda number, _: sys.exit(128 + number)), _new_file_beside(target) as new:
         _run(tool, (program, *verb, str(new), uri), target, note, lock_of(new.parent), rerun=rerun)
         if not new.exists():
@@ -70,8 +73,8 @@ def _run(
 ) -> None:
     """Run a command that makes an image, and pass signals on to it; raise DocumentError if it fails.
 
-    The command keeps the descriptor `lock` open, so its temporary folder counts as used until it has ended.
-    `rerun` is the command of sbatchgen that a fix names.
+    The command inherits the descriptor `lock`, so that its temporary folder counts as used until it ends. A
+    fix names `rerun`, the command of sbatchgen.
     """
     program = command[0]
     note(f"$ {words(tuple(command))}")
@@ -80,8 +83,8 @@ def _run(
 
     def pass_on_signal(number: int, _: FrameType | None) -> None:
         signals.append(number)
-        # The terminal sends Ctrl-C to the program as well, but other signals reach only this process.
-        if process:  # else the program is only being started
+        # Ctrl-C in a terminal also reaches the program, but other signals reach only this process.
+        if process:  # None while the program is being started
             process.kill() if len(signals) > 1 else process.terminate()
 
     with _signal_handler(pass_on_signal):
@@ -100,7 +103,7 @@ def _run(
 
 
 def _full_folder_fix(tool: ImageTool, target: Path) -> str:
-    """Return a fix that names a full folder into which the program writes; "" if no folder is full."""
+    """Return the fix for a full folder into which the program writes; "" if no folder is full."""
     scratch, cache = tool.scratch
     for folder, setting in (
         (str(target.parent), "--to"),
@@ -116,7 +119,7 @@ def _full_folder_fix(tool: ImageTool, target: Path) -> str:
 
 @contextlib.contextmanager
 def _signal_handler(function: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Until the end of the block, call `function` for each signal that would end this process.
+    """Within the block, call `function` for each of SIGINT, SIGTERM and SIGHUP.
 
     A signal that this process ignores, for example SIGHUP under nohup, stays ignored.
     """

@@ -1,4 +1,4 @@
-"""The folders that .pth files add to Python's search path, for example for editable packages."""
+"""Finds the folders that .pth files add to Python's search path, for example for editable packages."""
 
 import contextlib
 import re
@@ -13,10 +13,10 @@ _QUOTED_PATH = re.compile(r"['\"](/[^'\"\n]+)['\"]")
 
 
 def added_folders(python: Path) -> Iterator[str]:
-    """Yield the folders that .pth files add; `python`: an environment, or a folder of packages.
+    """Yield the folders that .pth files add.
 
-    A line of a .pth file is a path, or imports a module next to the file. The module of an editable package
-    has the paths in quotes.
+    `python` is an environment or a folder of packages. A line of a .pth file is a path, or imports a module
+    next to the file. The module of an editable package has its paths in quotes.
     """
     for folder in (python, *python.glob("lib/python3*/site-packages")):
         for line in (line for file in sorted(folder.glob("*.pth")) for line in _text(file).splitlines()):

@@ -1,7 +1,7 @@
-"""The stand-in for Slurm in a rehearsal: it starts, stops, requeues and cancels a job in the sandbox.
+"""Plays Slurm in a rehearsal: starts, stops, requeues and cancels a job in the sandbox, with a report each.
 
-Slurm sends TERM to the batch shell and all tasks, and KILL after KillWait. Source: docs/design/slurm.md,
-"Signals".
+To stop a job, Slurm sends SIGTERM to the batch shell and all tasks, and SIGKILL after KillWait. Source:
+docs/design/slurm.md, "Signals".
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
@@ -27,16 +27,16 @@ from sbatchgen.lab.plan.step import PLAN_FOLDER
 from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
 
 REQUEUED = Path(PLAN_FOLDER, "requeued")  # the stand-in for `scontrol requeue` makes this file
-# The ways in which Slurm ends a start. With END, Slurm lets the job run to its own end.
+# The ways in which a start of the job ends. With END, the job runs to its own end.
 LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
-_POLL_S = 0.1  # seconds between two looks at the job
-_EXIT_S = 1.0  # seconds in which a script may end itself after `scontrol requeue`
+_POLL_S = 0.1  # seconds between two checks of the job
+_EXIT_S = 1.0  # seconds that a script has to end itself after `scontrol requeue`
 _CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
-# Files of a run folder that the job script or the bundled trainer writes, and that are no checkpoints.
-_SCRIPT_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
+# Files in a run folder that are no checkpoints: the job script or the bundled trainer writes them.
+_OTHER_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
 _MAX_FILES = 20_000  # files of a folder among which a checkpoint is looked for
 _MAX_SLOWDOWN = 4.0  # the largest factor by which a busy machine lengthens a wait
-_MAX_LOG = 40_000  # characters of the log of a start in the report
+_MAX_LOG = 40_000  # characters of the log in the report of a start
 
 
 @frozen(kw_only=True)
@@ -50,28 +50,52 @@ class PlayedJob:
     checkpoint: str  # a pattern for the names of checkpoints; "" without a pattern
     metrics: str  # a regular expression for the numbers in the log; "" if the log is not read
     signal: int  # the number of the signal of --signal; 0 without --signal
-    lead: int  # seconds between this signal and the time limit
-    to_batch: bool  # whether this signal goes only to the batch shell
-    kill_wait: int  # seconds between TERM and KILL
+    signal_lead_s: int  # seconds between this signal and the time limit
+    only_batch_gets_signal: bool  # whether this signal goes to the batch shell, not to the tasks
+    kill_wait: int  # seconds between SIGTERM and SIGKILL
     limit_s: int  # the time limit in seconds
-    steps: int  # the least number of training steps of each start
+    steps: int  # training steps after which Slurm ends a start
     seconds: float  # seconds that a start may take for these steps
     patience: float  # seconds that a trainer runs if it prints no steps
     processes: int  # processes that train on GPUs; 0 if the GPU memory can't be computed
 
 
-def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
-    """Start the job several times, end it differently each time, and yield a report of each start.
+class StartReport(TypedDict, total=False):
+    """The report of a start of the job. The start that computes the GPU memory has only some of the keys."""
 
-    At the end, one more start computes the GPU memory, if this is possible.
+    ending: str  # "limit", "requeue", "cancel" or "end"; "memory" for the start that computes the GPU memory
+    signal_lead_s: int  # seconds between the signal of --signal and the time limit
+    is_ready: bool  # whether the job did its steps, or ran for `patience` seconds without any
+    trained_s: float  # seconds until then, or until the job ended
+    silent_before_stop_s: float  # seconds since the trainer last printed something, before the stop
+    silent_at_end_s: float  # the same seconds at the end of the start
+    events_before_stop: int  # the number of `events` before the stop
+    stopped_at: float | None  # the time at which Slurm stopped the job; None if the job ended by itself
+    stop_took_s: float | None  # seconds from the stop until the job ended or was killed
+    was_killed: bool  # whether the job still ran at the end, and did not ask to be requeued
+    was_requeued: bool  # whether the job asked to be requeued
+    status: int  # the exit status
+    events: list[dict[str, Any]]  # the events that the trainer reported
+    log: str  # the end of the log
+    programs: list[dict[str, Any]]  # the states of the programs of a job with several
+    checkpoint: str  # the path of the newest checkpoint of this start; "" without one
+    saved_at: float | None  # the time of this checkpoint
+    memory: dict[str, Any] | None  # the answer of training/memory.py; None without an answer
+
+
+def play(job: PlayedJob) -> Iterator[StartReport]:
+    """Start the job once for each ending, and yield a report of each start.
+
+    One more start computes the GPU memory at the end, if this is possible.
     """
-    restart = 0
-    for act in (LIMIT, REQUEUE, CANCEL, END):
-        start = _JobStart(job, restart)
-        yield start.play(act)
+    restarts = 0  # how often Slurm has restarted the job, as SLURM_RESTART_COUNT
+    for ending in (LIMIT, REQUEUE, CANCEL, END):
+        start = _JobStart(job, restarts)
+        yield start.play(ending)
         if start.has_failed_early:
             return
-        restart = 0 if act == CANCEL or not (start.is_requeued or act == REQUEUE) else restart + 1
+        is_restarted = ending == REQUEUE or (start.is_requeued and ending != CANCEL)
+        restarts = restarts + 1 if is_restarted else 0
     if job.processes:
         yield _JobStart(job, 0, {MEMORY: "1", "WORLD_SIZE": str(job.processes)}).compute_memory()
 
@@ -79,21 +103,21 @@ def play(job: PlayedJob) -> Iterator[dict[str, Any]]:
 class _JobStart:
     """A start of the job."""
 
-    def __init__(self, job: PlayedJob, restart: int, variables: Mapping[str, str] | None = None) -> None:
-        self.job, self.restart = job, restart
+    def __init__(self, job: PlayedJob, restarts: int, variables: Mapping[str, str] | None = None) -> None:
+        self.job = job
         REQUEUED.unlink(missing_ok=True)
         self.log = Path(PLAN_FOLDER, "log")
         self.log.touch()
-        self.from_byte = self.log.stat().st_size  # where the log of this start begins
-        self.earlier_events = len(_written_events(job))  # events that earlier starts wrote
-        self.began = self.log_grew_at = time.time()
-        added = {"SLURM_RESTART_COUNT": str(restart)} if restart else {}
+        self.log_start = self.log.stat().st_size  # the byte at which the log of this start begins
+        self.earlier_event_count = len(_written_events(job))  # of events that earlier starts wrote
+        self.started_at = self.log_grew_at = time.time()
+        added = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
         added |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
-            times = {"START": int(self.began), "END": int(self.began) + job.limit_s}
+            times = {"START": int(self.started_at), "END": int(self.started_at) + job.limit_s}
             added |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
         with self.log.open("ab") as log:
-            self.batch = subprocess.Popen(
+            self.batch_process = subprocess.Popen(
                 [job.script], cwd=job.folder, env={**job.environment, **added}, stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
@@ -106,77 +130,86 @@ class _JobStart:
     @property
     def has_failed_early(self) -> bool:
         """Whether the job failed by itself before its first step."""
-        return self.batch.returncode not in (0, None) and not self.events()
+        return self.batch_process.returncode not in (0, None) and not self.events()
 
-    def play(self, act: str) -> dict[str, Any]:
+    def play(self, ending: str) -> StartReport:
         """Let the job train, end it as Slurm does, and return the report of this start."""
         job = self.job
-        is_ready = self._wait(job.seconds, until_ready=act != END)
-        trained_s, events_before = time.time() - self.began, self.events()
+        is_ready = self._wait(job.seconds, until_ready=ending != END)
+        trained_s, events_before = time.time() - self.started_at, self.events()
         silent_s = time.time() - self.log_grew_at
-        acted = time.time() if act != END and self.batch.poll() is None else None
-        if acted:
-            wait_s = float(job.kill_wait)
-            if act == LIMIT and job.signal and job.lead:
-                self._send_signal(job.signal, to_tasks=not job.to_batch, to_batch=job.to_batch)
-                wait_s = min(job.lead, job.seconds)
-            else:
-                self._send_signal(signal.SIGTERM)
-            self._wait(wait_s)
-        is_running = self.batch.poll() is None
+        stopped_at = time.time() if ending != END and self.batch_process.poll() is None else None
+        if stopped_at:
+            self._stop(ending)
+        is_running = self.batch_process.poll() is None
         self._kill_all()  # a script that has ended may have left processes
-        status = self.batch.wait()
+        status = self.batch_process.wait()
+        checkpoint, saved_at = self._newest_checkpoint()
         return {
-            "act": act,
-            "lead": job.lead,
-            "ready": is_ready,
+            "ending": ending,
+            "signal_lead_s": job.signal_lead_s,
+            "is_ready": is_ready,
             "trained_s": trained_s,
-            "silent_s": silent_s,  # since the trainer printed something, before the end of the start
-            "before": len(events_before),
-            "acted": acted,  # when Slurm ended the start; None if the job ended by itself
-            "took_s": time.time() - acted if acted else None,
-            "killed": is_running and not self.is_requeued,
-            "requeued": self.is_requeued,
+            "silent_before_stop_s": silent_s,
+            "silent_at_end_s": time.time() - self.log_grew_at,
+            "events_before_stop": len(events_before),
+            "stopped_at": stopped_at,
+            "stop_took_s": time.time() - stopped_at if stopped_at else None,
+            "was_killed": is_running and not self.is_requeued,
+            "was_requeued": self.is_requeued,
             "status": status if status >= 0 else 128 - status,
             "events": self.events(),
             "log": self._log_text()[-_MAX_LOG:],
-            "quiet_s": time.time() - self.log_grew_at,  # since the trainer printed something, at the end
-            "programs": [asdict(program) for program in read_programs(Path(job.run_dir), int(self.began))],
-            **self._newest_checkpoint(),
+            "programs": [
+                asdict(program) for program in read_programs(Path(job.run_dir), int(self.started_at))
+            ],
+            "checkpoint": checkpoint,
+            "saved_at": saved_at,
         }
 
-    def compute_memory(self) -> dict[str, Any]:
-        """Wait until the start has computed the GPU memory of the training, and return its report."""
+    def _stop(self, ending: str) -> None:
+        """Send the signal with which Slurm stops the job, and wait until the job ends or must be killed."""
+        job = self.job
+        if ending == LIMIT and job.signal and job.signal_lead_s:
+            only_batch = job.only_batch_gets_signal
+            self._send_signal(job.signal, to_tasks=not only_batch, to_batch=only_batch)
+            self._wait(min(job.signal_lead_s, job.seconds))
+        else:
+            self._send_signal(signal.SIGTERM)
+            self._wait(job.kill_wait)
+
+    def compute_memory(self) -> StartReport:
+        """Wait until the start has computed the GPU memory of the training, and return the report."""
         self._wait(self.job.seconds)
-        if self.batch.poll() is None:
+        if self.batch_process.poll() is None:
             self._kill_all()
-        self.batch.wait()
+        self.batch_process.wait()
         answers = [line for line in self._log_text().splitlines() if line.startswith('{"peak_bytes"')]
         answer = json.loads(answers[-1]) if answers else None
         return {
-            "act": "memory",
+            "ending": "memory",
             "memory": answer,
-            "status": self.batch.returncode,
+            "status": self.batch_process.returncode,
             "log": self._log_text()[-_MAX_LOG:],
         }
 
     def events(self) -> list[dict[str, Any]]:
         """Return the events of this start from the trainer's file of events, or else from the log."""
         if Path(self.job.run_dir, EVENTS).exists():
-            return _written_events(self.job)[self.earlier_events :]
+            return _written_events(self.job)[self.earlier_event_count :]
         pattern = re.compile(self.job.metrics) if self.job.metrics else None
         lines = self._log_text().splitlines()
         return [event for line in lines for event in line_events(line[:4000], pattern)]
 
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
-        """Wait at most `seconds` until the job ends, or with `until_ready` until it has done enough steps.
+        """Wait at most `seconds` until the job ends, or with `until_ready` until it has done its steps.
 
-        Returns whether the job has done the steps. A trainer that prints no steps counts as ready after
-        `patience` seconds. A job that was requeued, and does not end itself, gets SIGTERM.
+        Returns whether the job is ready, so that Slurm can stop it. A trainer that prints no steps counts as
+        ready after `patience` seconds. A job that was requeued and does not end itself gets SIGTERM.
         """
-        deadline, ready_at = time.time() + seconds, self.began + self.job.patience * _slowdown()
+        deadline, ready_at = time.time() + seconds, self.started_at + self.job.patience * _slowdown()
         log_size, has_sigterm = 0, False
-        while self.batch.poll() is None and time.time() < deadline:
+        while self.batch_process.poll() is None and time.time() < deadline:
             if (size := self.log.stat().st_size) != log_size:
                 log_size, self.log_grew_at = size, time.time()
             if until_ready:
@@ -191,7 +224,7 @@ class _JobStart:
 
     def _send_signal(self, number: int, *, to_tasks: bool = True, to_batch: bool = True) -> None:
         """Send a signal as Slurm does: to the batch shell, and to each process of the steps."""
-        pids = [self.batch.pid] * to_batch + (list(_processes_of_steps()) if to_tasks else [])
+        pids = [self.batch_process.pid] * to_batch + (list(_processes_of_steps()) if to_tasks else [])
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -204,14 +237,14 @@ class _JobStart:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL)
 
-    def _newest_checkpoint(self) -> dict[str, Any]:
-        """Return the keys of the report about the newest file of this start that may be a checkpoint."""
-        newest_time, newest_path = self.began, ""
+    def _newest_checkpoint(self) -> tuple[str, float | None]:
+        """Return the newest checkpoint that this start wrote, and its time; "" and None without one."""
+        newest_time, newest_path = self.started_at, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
                 relative = path[len(root) + 1 :]
                 if (
-                    (root == self.job.run_dir and relative not in _SCRIPT_FILES)
+                    (root == self.job.run_dir and relative not in _OTHER_FILES)
                     or relative.endswith(_CHECKPOINT_SUFFIXES)
                     or "checkpoint" in relative
                     or fnmatch(relative.rpartition("/")[2], self.job.checkpoint)
@@ -219,12 +252,12 @@ class _JobStart:
                     with contextlib.suppress(OSError):
                         time_and_path = Path(path).stat().st_mtime, path
                         newest_time, newest_path = max((newest_time, newest_path), time_and_path)
-        return {"checkpoint": newest_path, "saved": newest_time if newest_path else None}
+        return newest_path, newest_time if newest_path else None
 
     def _log_text(self) -> str:
         """Return the log of this start."""
         with self.log.open("rb") as stream:
-            stream.seek(self.from_byte)
+            stream.seek(self.log_start)
             return stream.read(1 << 20).decode("utf-8", "replace")
 
 
@@ -273,7 +306,7 @@ def _processes_of_steps() -> Iterator[int]:
 
 
 def main() -> None:
-    """Rehearse the job in the file that argv names; print a line of JSON for each start."""
+    """Play Slurm for the job in the file that argv names; print a report of each start as a line of JSON."""
     STEPS.mkdir(exist_ok=True)
     for start in play(PlayedJob(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))):
         print(json.dumps(start), flush=True)

@@ -1,4 +1,4 @@
-"""The rows of a rehearsal's report: one for each thing that was tried, such as the restart."""
+"""Judges a rehearsal: a row for each thing that was tried, such as the restart, with its result and a fix."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,14 +9,14 @@ from sbatchgen.base.quoting import OR, counted
 from sbatchgen.base.units import in_bytes, in_seconds
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.rehearsal.cause import cause_of, ends_in_traceback, has_error, never_began
+from sbatchgen.lab.rehearsal.controller import StartReport
 from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
-StartReport = Mapping[str, Any]  # the report of a start of the job, from controller.py
 _REQUEUE_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'
 NEXT_JOB = 75  # the exit status after which the next job of a chain resumes
-# Measured on an H200: see `memory_figures`.
+# Measured on an H200, as `memory_figures` says.
 _CUBLAS_BYTES = 96 << 20
-_CONTEXT_BYTES = 750 << 20  # CUDA's context
+_CONTEXT_BYTES = 750 << 20  # the memory of CUDA's context
 _UNUSED_SHARE = 0.16  # the share of its memory that the allocator keeps unused
 
 
@@ -43,29 +43,29 @@ class RehearseOutput(_RowsOutput, total=False):
     memory_bytes: int
 
 
-def rows(rehearsed: Rehearsal) -> Iterator[Row]:
+def rows(rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield a row for each thing that was tried.
 
-    If the sandbox hides the folder of the job, the rows of failures name this cause.
+    If the sandbox hides the folder of the job, each failure names this cause.
     """
-    for row in _rows(rehearsed):
-        if rehearsed.hidden and row.outcome == "failed":
-            hidden = f"the job does not see your home folder {rehearsed.hidden}, where it starts"
+    for row in _rows(rehearsal):
+        if rehearsal.hidden_folder and row.outcome == "failed":
+            hidden = f"the job does not see your home folder {rehearsal.hidden_folder}, where it starts"
             yield replace(row, detail=f"{hidden}: {row.detail}", fix="show the folder to the job: --see .")
         else:
             yield row
 
 
-def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
-    """Yield a row for each thing that was tried, as if the sandbox hides no folder."""
-    if not rehearsed.starts:
-        if rehearsed.limit:
-            yield _limit_reached_row("start", rehearsed)
+def _rows(rehearsal: Rehearsal) -> Iterator[Row]:
+    """Yield a row for each thing that was tried, without the note about a hidden folder."""
+    if not rehearsal.starts:
+        if rehearsal.limit:
+            yield _limit_reached_row("start", rehearsal)
         else:
-            yield Row("start", "failed", rehearsed.failure or "the job did not start")
+            yield Row("start", "failed", rehearsal.failure or "the job did not start")
         return
-    first, *others = rehearsed.starts
-    yield from _start_rows(first, rehearsed)
+    first, *others = rehearsal.starts
+    yield from _start_rows(first, rehearsal)
     yield from _program_rows(first)
     rows_of = {
         "limit": _limit_rows,
@@ -74,19 +74,19 @@ def _rows(rehearsed: Rehearsal) -> Iterator[Row]:
         "end": _end_rows,
         "memory": _memory_rows,
     }
-    # The time limit, a requeue and scancel show nothing about a job that fails before its first step.
-    for start, following in zip(rehearsed.starts, [*others, None], strict=True):
-        if _train_events(first) or not first["status"] or start["act"] == "memory":
-            yield from rows_of[start["act"]](start, following, rehearsed)
-    if rehearsed.limit:
-        yield _limit_reached_row("sandbox", rehearsed)
+    # For a job that fails before its first step, the rows "start" and "first steps" are enough.
+    for start, next_start in zip(rehearsal.starts, [*others, None], strict=True):
+        if _train_events(first["events"]) or not first["status"] or start["ending"] == "memory":
+            yield from rows_of[start["ending"]](start, next_start, rehearsal)
+    if rehearsal.limit:
+        yield _limit_reached_row("sandbox", rehearsal)
 
 
-def _limit_reached_row(what: str, rehearsed: Rehearsal) -> Row:
-    """Return the row of a rehearsal that ended at a limit of the sandbox."""
-    if rehearsed.limit != "disk":
-        return Row(what, "failed", f"the job has reached its limit of {rehearsed.limit}")
-    limit = in_bytes(rehearsed.disk)
+def _limit_reached_row(what: str, rehearsal: Rehearsal) -> Row:
+    """Return the row that tells at which limit of the sandbox a rehearsal ended."""
+    if rehearsal.limit != "disk":
+        return Row(what, "failed", f"the job has reached its limit of {rehearsal.limit}")
+    limit = in_bytes(rehearsal.disk_bytes)
     detail = (
         f"the run folder has reached its limit of {limit}: half of the free disk, or four times the memory"
     )
@@ -94,7 +94,7 @@ def _limit_reached_row(what: str, rehearsed: Rehearsal) -> Row:
 
 
 def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: ResolvedJob) -> Iterator[Row]:
-    """Yield the rows of a short job on the cluster by its events: start, steps, stop and restart."""
+    """Yield the rows of a short job that ran on the cluster, from its events: start, stop and restart."""
     if not events and has_error(log):
         cause = cause_of(1, log)
         yield Row("start", "failed", cause.what, cause.fix)
@@ -103,7 +103,7 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
         fix = "see the log of the job; for your own trainer, set metrics in the job"
         yield Row("start", "failed", "the job reported no steps", fix)
         return
-    # Each start of the job begins with an event "start", and the first start with the first event.
+    # An event "start" begins each start of the job. The first start also has the events before it, if any.
     begins = [index for index, event in enumerate(events) if event.get("event") == "start" or not index]
     ends = [*begins[1:], len(events)]
     first, *others = [events[begin:end] for begin, end in zip(begins, ends, strict=True)]
@@ -120,27 +120,27 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     if not others:
         yield Row("restart", "failed", "the job did not start again", _REQUEUE_FIX)
         return
-    begin = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
-    last = _last_step({"events": first})
-    # A restart from less than half of the last step has not resumed.
-    if begin is None or last is None:
+    first_step = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
+    last = _last_step(first)
+    if first_step is None or last is None:
         yield Row("restart", "unknown", "the trainer prints no steps", "set metrics in the job")
         return
-    what = f"it begins at step {begin}, after step {last}"
-    yield Row("restart", "failed" if begin < last / 2 else "ok", what)
+    what = f"it begins at step {first_step}, after step {last}"
+    # A restart that begins before half of the last step did not resume from a checkpoint.
+    yield Row("restart", "failed" if first_step < last / 2 else "ok", what)
 
 
-def _start_rows(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
+def _start_rows(start: StartReport, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows "start" and "first steps": whether all processes start and do training steps."""
-    resolved, trained = rehearsed.resolved, _train_events(start)
-    if not trained and start["status"] and (not start["acted"] or never_began(start["log"])):
-        yield _failed_row("start", f"exit status {start['status']}", start, rehearsed)
+    resolved, train_events = rehearsal.resolved, _train_events(start["events"])
+    if not train_events and start["status"] and (not start["stopped_at"] or never_began(start["log"])):
+        yield _failed_row("start", f"exit status {start['status']}", start, rehearsal)
         return
-    if not trained and not start["acted"] and ends_in_traceback(start["log"]):
+    if not train_events and not start["stopped_at"] and ends_in_traceback(start["log"]):
         fix = "let the program end with another status, or Slurm takes it for a success"
         yield Row("start", "failed", f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
-    expected = rehearsed.processes
+    expected = rehearsal.processes
     begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
     started = begins[0] if begins else None
     expected_text = f"{counted(expected, 'process')} on {counted(resolved.nodes, 'node')}"
@@ -149,21 +149,21 @@ def _start_rows(start: StartReport, rehearsed: Rehearsal) -> Iterator[Row]:
         yield Row("start", "failed", what, "name another --launcher")
     elif resolved.is_bundled:
         yield Row("start", "ok", expected_text)
-    elif not trained and start["acted"] and start["silent_s"] > start["trained_s"] / 2:
-        silent = in_seconds(start["silent_s"])
+    elif not train_events and start["stopped_at"] and start["silent_before_stop_s"] > start["trained_s"] / 2:
+        silent = in_seconds(start["silent_before_stop_s"])
         what = f"{expected_text}; {_trainer_name(resolved)} has printed nothing for {silent}: it may hang"
         yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
     else:
         ran = in_seconds(start["trained_s"])
         yield Row("start", "ok", f"{expected_text}; {_trainer_name(resolved)} ran for {ran}")
-    if trained:
-        # The last step before Slurm ended the start, if there is one.
-        events_before = _train_events({**start, "events": start["events"][: start["before"]]})
-        shown = (events_before or trained)[-1]
+    if train_events:
+        # The last step before Slurm ended the start, or else the last step of all.
+        steps_before_stop = _train_events(start["events"][: start["events_before_stop"]])
+        shown = (steps_before_stop or train_events)[-1]
         loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
         yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
     elif resolved.is_bundled:
-        yield _failed_row("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsed)
+        yield _failed_row("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsal)
     else:
         yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
 
@@ -190,73 +190,79 @@ def _program_rows(start: StartReport) -> Iterator[Row]:
             yield Row(name, "ok", f"it {state} {why}")
 
 
-def _limit_rows(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _limit_rows(start: StartReport, next_start: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows "time limit" and "restart": whether the job saves before the limit, and resumes."""
-    resolved = rehearsed.resolved
-    if not start["acted"]:
+    resolved = rehearsal.resolved
+    if not start["stopped_at"]:
         yield Row("time limit", "unknown", f"the job ended before it, with status {start['status']}")
         return
-    how = f"stopped {start['lead']} s before it"
+    circumstance = f"stopped {start['signal_lead_s']} s before it"
     if not resolved.options.signal:
-        how = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
-    yield _saved_row("time limit", how, start, rehearsed)
-    if start["status"] == NEXT_JOB and resolved.consecutive and following:
-        how = "exit status 75, so the next job starts"
-        yield _resumed_row("restart", how, start, following, rehearsed)
-    elif start["requeued"] and following:
-        yield _resumed_row("restart", "the script requeued itself", start, following, rehearsed)
+        circumstance = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
+    yield _saved_row("time limit", circumstance, start, rehearsal)
+    if start["status"] == NEXT_JOB and resolved.consecutive and next_start:
+        circumstance = "exit status 75, so the next job starts"
+        yield _resumed_row("restart", circumstance, start, next_start, rehearsal)
+    elif start["was_requeued"] and next_start:
+        yield _resumed_row("restart", "the script requeued itself", start, next_start, rehearsal)
     elif resolved.resume == "off" or not resolved.max_restarts:
         return
-    elif not following and (start["requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
-        return  # the sandbox reached its limit in the next start, and has its own row
+    elif not next_start and (start["was_requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
+        return  # the next start ended at a limit of the sandbox, for which there is another row
     elif start["status"]:
         what = f"exit status {start['status']}: a job that fails is not requeued"
         yield Row("restart", "failed", what)
     else:
         fix = f"{_REQUEUE_FIX}; or --resume off, for no restarts"
-        furthest = max(_last_step(other) or 0 for other in rehearsed.starts)
-        has_more = furthest > (_last_step(start) or 0)  # without more steps, the training may have ended
+        furthest = max(_last_step(other.get("events", [])) or 0 for other in rehearsal.starts)
+        # If no start trained further, the training may have had no more steps.
+        has_more = furthest > (_last_step(start["events"]) or 0)
         why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
         yield Row(
             "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix
         )
 
 
-def _sigterm_rows(start: StartReport, following: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _sigterm_rows(start: StartReport, next_start: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows of a requeue or of scancel: whether the job saves at SIGTERM, and resumes."""
-    what = "requeue" if start["act"] == "requeue" else "scancel"
-    if not start["acted"]:
+    what = "requeue" if start["ending"] == "requeue" else "scancel"
+    if not start["stopped_at"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
         return
-    yield _saved_row(what, "SIGTERM", start, rehearsed)
-    if following and rehearsed.resolved.resume != "off":
-        again = "restart after it" if what == "requeue" else "submitted again"
-        yield _resumed_row(again, "", start, following, rehearsed)
+    yield _saved_row(what, "SIGTERM", start, rehearsal)
+    if next_start and rehearsal.resolved.resume != "off":
+        row_name = "restart after it" if what == "requeue" else "submitted again"
+        yield _resumed_row(row_name, "", start, next_start, rehearsal)
 
 
-def _end_rows(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _end_rows(start: StartReport, _: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the row of a start that nothing stopped: whether the training reaches its end."""
     took = in_seconds(start["trained_s"])
-    if start["killed"]:
-        step = f", at step {_last_step(start)}" if _last_step(start) is not None else ""
-        quiet = f"; nothing printed for {in_seconds(start['quiet_s'])}" if start["quiet_s"] > 5 else ""
-        yield Row("end", "unknown", f"not reached in {took}{step}{quiet}", "give it more time: --seconds N")
+    if start["was_killed"]:
+        last = _last_step(start["events"])
+        step = f", at step {last}" if last is not None else ""
+        silence = (
+            f"; nothing printed for {in_seconds(start['silent_at_end_s'])}"
+            if start["silent_at_end_s"] > 5
+            else ""
+        )
+        yield Row("end", "unknown", f"not reached in {took}{step}{silence}", "give it more time: --seconds N")
     elif start["status"]:
-        yield _failed_row("end", f"exit status {start['status']}", start, rehearsed)
+        yield _failed_row("end", f"exit status {start['status']}", start, rehearsal)
     elif ends_in_traceback(start["log"]):
         yield Row("end", "unknown", f"exit status 0, but {cause_of(1, start['log']).what}")
     else:
         yield Row("end", "ok", f"exit status 0 after {took}")
 
 
-def _memory_rows(start: StartReport, _: StartReport | None, rehearsed: Rehearsal) -> Iterator[Row]:
+def _memory_rows(start: StartReport, _: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the row of the GPU memory: whether the training fits on the GPUs of the partition."""
     computed = start["memory"]
     if computed is None:
         yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
         return
     limits = [
-        int(kind.gpu_memory) << 20 for kind in rehearsed.resolved.partition.node_kinds() if kind.gpu_memory
+        int(kind.gpu_memory) << 20 for kind in rehearsal.resolved.partition.node_kinds() if kind.gpu_memory
     ]
     shape = "x".join(map(str, computed["shape"]))
     tensors, workspace, card = memory_figures(computed)
@@ -274,13 +280,12 @@ def _memory_rows(start: StartReport, _: StartReport | None, rehearsed: Rehearsal
 
 
 def memory_figures(computed: dict[str, Any]) -> tuple[int, int, int]:
-    """Return three numbers of bytes: tensors, tensors with cuDNN's workspaces, and everything on the card.
+    """Return the bytes of tensors, of tensors with cuDNN's workspaces, and of everything on the card.
 
-    `computed` is what the trainer computes without a training: training/memory.py.
-
-    Measured in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. Computed and measured tensors differ
-    by three workspaces of cuBLAS, of 32 MiB each. cuDNN took up to twice the tensors in its first steps if
-    there was room. The allocator kept 8 to 16 % of its memory unused in most trainings. CUDA's context took
+    `computed` is the answer of training/memory.py, which needs no training. The other figures were measured
+    in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. Measured tensors were larger than computed ones
+    by three workspaces of cuBLAS, of 32 MiB each. If there was room, cuDNN took up to twice the tensors in
+    the first steps. In most trainings the allocator kept 8 to 16 % of its memory unused. CUDA's context took
     750 MiB.
     """
     tensors = int(computed["peak_bytes"]) + _CUBLAS_BYTES
@@ -288,63 +293,69 @@ def memory_figures(computed: dict[str, Any]) -> tuple[int, int, int]:
     return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT_BYTES
 
 
-def _saved_row(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
-    """Return the row of a stop: whether the job saved and ended in time; `how`: how it was stopped."""
-    took, acted = in_seconds(start["took_s"]), start["acted"]
-    events_after = [event for event in start["events"] if event.get("time", 0) >= acted]
+def _saved_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehearsal) -> Row:
+    """Return the row of a stop: whether the job saved and ended in time.
+
+    `circumstance` says how the job was stopped, such as "SIGTERM".
+    """
+    took_s, stopped_at = start["stop_took_s"] or 0.0, start["stopped_at"] or 0.0
+    took = in_seconds(took_s)
+    events_after = [event for event in start["events"] if event.get("time", 0) >= stopped_at]
     saves = [event for event in events_after if event.get("event") == "save"]
-    if start["killed"]:
-        detail = f"{how}; still running {took} later"
-        if what == "time limit" and start["took_s"] < start["lead"]:
-            return Row(what, "unknown", detail, f"wait longer: --seconds {start['lead']}")
+    if start["was_killed"]:
+        detail = f"{circumstance}; still running {took} later"
+        if what == "time limit" and took_s < start["signal_lead_s"]:
+            return Row(what, "unknown", detail, f"wait longer: --seconds {start['signal_lead_s']}")
         return Row(what, "failed", f"{detail}, and killed", "let the trainer stop at the signal")
     if saves:
-        return Row(what, "ok", f"{how}; saved {_progress(saves[-1])} and ended in {took}")
-    if (start["saved"] or 0) >= acted:
-        return Row(what, "ok", f"{how}; saved {start['checkpoint']} and ended in {took}")
+        return Row(what, "ok", f"{circumstance}; saved {_progress(saves[-1])} and ended in {took}")
+    if (start["saved_at"] or 0) >= stopped_at:
+        return Row(what, "ok", f"{circumstance}; saved {start['checkpoint']} and ended in {took}")
     if start["status"] and has_error(start["log"]):
-        return _failed_row(what, f"{how}; exit status {start['status']}", start, rehearsed)
-    why = "its last checkpoint is older" if start["saved"] else "it has saved nothing"
+        return _failed_row(what, f"{circumstance}; exit status {start['status']}", start, rehearsal)
+    why = "its last checkpoint is older" if start["saved_at"] else "it has saved nothing"
     fix = "ignore SIGTERM, and save when the stop file is there: $SBATCHGEN_STOP_FILE"
-    return Row(what, "lost", f"{how}; ended in {took}, but {why}", fix)
+    return Row(what, "lost", f"{circumstance}; ended in {took}, but {why}", fix)
 
 
-def _failed_row(what: str, how: str, start: StartReport, rehearsed: Rehearsal) -> Row:
-    """Return the row of a start that failed by itself. If only a GPU was missing, the outcome is unknown."""
+def _failed_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehearsal) -> Row:
+    """Return the row of a start that failed by itself; its outcome is unknown if it only lacked a GPU."""
     cause = cause_of(start["status"], start["log"])
-    if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsed.unproven):
+    if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsal.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
         fix = f"{elsewhere}{OR}let the trainer use CPUs if it finds no GPU"
         return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
-    return Row(what, "failed", f"{how}: {cause.what}", cause.fix)
+    return Row(what, "failed", f"{circumstance}: {cause.what}", cause.fix)
 
 
 def _resumed_row(
-    what: str, how: str, start: StartReport, following: StartReport, rehearsed: Rehearsal
+    what: str, circumstance: str, start: StartReport, next_start: StartReport, rehearsal: Rehearsal
 ) -> Row:
     """Return the row of a restart: whether the following start continues from the last step."""
-    how = f"{how}; " if how else ""
-    unit = "step" if _last_step(start) is not None else "epoch"
-    progress = [event for event in following["events"] if event.get("event") in ("start", "resume", "train")]
-    begins = [event[unit] for event in progress if unit in event]
-    last = _last_step(start, unit)
-    if not begins or last is None:
-        if following["status"] and not following["acted"]:
-            return _failed_row(what, f"{how}exit status {following['status']}", following, rehearsed)
-        if last is not None and not following["acted"]:
-            return Row(what, "unknown", f"{how}it ended with status 0, and printed no {unit}")
-        return Row(what, "unknown", f"{how}the trainer prints no steps", "set metrics in the job")
-    if begins[0] < last / 2 and what != "restart" and not start["saved"]:
-        return Row(what, "lost", f"{how}it begins again at {unit} {begins[0]}, as nothing was saved")
-    if begins[0] < last / 2:
+    prefix = f"{circumstance}; " if circumstance else ""
+    unit = "step" if _last_step(start["events"]) is not None else "epoch"
+    progress = [event for event in next_start["events"] if event.get("event") in ("start", "resume", "train")]
+    progress_of_restart = [event[unit] for event in progress if unit in event]
+    last = _last_step(start["events"], unit)
+    if not progress_of_restart or last is None:
+        if next_start["status"] and not next_start["stopped_at"]:
+            return _failed_row(what, f"{prefix}exit status {next_start['status']}", next_start, rehearsal)
+        if last is not None and not next_start["stopped_at"]:
+            return Row(what, "unknown", f"{prefix}it ended with status 0, and printed no {unit}")
+        return Row(what, "unknown", f"{prefix}the trainer prints no steps", "set metrics in the job")
+    begin = progress_of_restart[0]
+    has_resumed = begin >= last / 2  # a restart from before half of the last step did not resume
+    if not has_resumed and what != "restart" and not start["saved_at"]:
+        return Row(what, "lost", f"{prefix}it begins again at {unit} {begin}, as nothing was saved")
+    if not has_resumed:
         fix = "resume from the newest checkpoint in $RUN_DIR"
-        return Row(what, "failed", f"{how}it begins again at {unit} {begins[0]}, after {unit} {last}", fix)
-    return Row(what, "ok", f"{how}it continues from {unit} {begins[0]}")
+        return Row(what, "failed", f"{prefix}it begins again at {unit} {begin}, after {unit} {last}", fix)
+    return Row(what, "ok", f"{prefix}it continues from {unit} {begin}")
 
 
-def _train_events(start: StartReport) -> list[dict[str, Any]]:
-    """Return the events of a start that report a training step."""
-    return [event for event in start["events"] if event.get("event") == "train"]
+def _train_events(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the events that report a training step."""
+    return [event for event in events if event.get("event") == "train"]
 
 
 def _progress(event: Mapping[str, Any]) -> str:
@@ -353,7 +364,7 @@ def _progress(event: Mapping[str, Any]) -> str:
     return next((f"{unit} {event[unit]}" for unit in units), "a step")
 
 
-def _last_step(start: StartReport, unit: str = "step") -> int | None:
-    """Return the highest step, or epoch, in the events of a start; None if no event has one."""
-    steps = [event[unit] for event in start.get("events", ()) if isinstance(event.get(unit), int)]
+def _last_step(events: Sequence[Mapping[str, Any]], unit: str = "step") -> int | None:
+    """Return the highest step of some events; None without one. `unit` is "step" or "epoch"."""
+    steps = [event[unit] for event in events if isinstance(event.get(unit), int)]
     return max(steps, default=None)

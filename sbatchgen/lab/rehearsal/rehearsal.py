@@ -1,4 +1,7 @@
-"""The rehearsal of a job: its script runs in a sandbox, and this machine plays all nodes."""
+"""Rehearses a job on this machine: its script runs in a sandbox, and this machine plays all nodes.
+
+In the sandbox, `controller.py` plays Slurm, and `tasks.py` plays srun. `outcome.py` judges their reports.
+"""
 
 import contextlib
 import json
@@ -12,7 +15,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sbatchgen.base.errors import FitError
 from sbatchgen.base.frozen import frozen
@@ -32,12 +34,12 @@ from sbatchgen.lab.plan.batch_job import JOB_ID, Grant, grant_of
 from sbatchgen.lab.plan.stand_ins import facts_of_steps
 from sbatchgen.lab.plan.visible_folders import ShownFolders, VisibleFolders, visible_folders
 from sbatchgen.lab.rehearsal.added_folders import added_folders
-from sbatchgen.lab.rehearsal.controller import PlayedJob
-from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box, BoxLimits, Ended, run
+from sbatchgen.lab.rehearsal.controller import PlayedJob, StartReport
+from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box, BoxLimits, RunResult, run
 
 MOST_PROCESSES = 4  # processes for each CPU of this machine; more processes take minutes to start
-KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as Slurm's KillWait
-_PACKAGE = Path(__file__).parents[3]  # the folder that this package is in
+KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as with Slurm's KillWait
+_PACKAGE_PARENT = Path(__file__).parents[3]  # the folder in which this package is
 _BIN = f"{PLAN_FOLDER}/bin"
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "kfd", *(f"nvidia{number}" for number in range(16)))
 # Stand-ins for commands of Slurm. {place} is the folder of the controller's files in the sandbox.
@@ -61,18 +63,20 @@ done
 
 @frozen(kw_only=True)
 class Rehearsal:
-    """The facts that a rehearsal found."""
+    """The results of a rehearsal."""
 
     resolved: ResolvedJob  # the job as it was rehearsed
-    starts: tuple[Mapping[str, Any], ...]  # the report of each start, from controller.py
+    starts: tuple[StartReport, ...]  # a report of each start
     processes: int  # the number of processes of the training
-    unproven: tuple[tuple[str, str], ...]  # parts that a rehearsal can't show, with the reasons
+    unproven: tuple[tuple[str, str], ...]  # parts of the job that were not rehearsed, with the reasons
     seconds: float  # the seconds that the rehearsal took
     memory: int  # the largest number of bytes that all processes together had in memory
-    limit: str  # the limit that ended the job, such as "time", "memory" or "disk"; "" if no limit did
-    disk: int  # the number of bytes that the run folder may have
+    limit: str  # the limit that ended the job, such as "time", "memory" or "disk"; "" if no limit ended it
+    disk_bytes: int  # the number of bytes that the run folder was allowed to have
     failure: str  # the errors of the controller; "" if it did not fail
-    hidden: str = ""  # the folder of the job, if the sandbox hides it as the user's home
+    hidden_folder: str = (
+        ""  # the folder in which the job starts, if it is a home folder, which the sandbox hides
+    )
 
 
 @frozen(kw_only=True)
@@ -82,7 +86,7 @@ class _RehearsedJob:
     resolved: ResolvedJob
     script: JobScript
     grant: Grant  # the resources of the job
-    batch: Mapping[str, str]  # the environment of the batch script
+    batch_environment: Mapping[str, str]  # the environment of the batch script
     folder: Path  # the folder of the submission
     home: str
     user: str
@@ -90,7 +94,7 @@ class _RehearsedJob:
     @property
     def run_dir(self) -> str:
         """The path of the job's run folder, over which a folder of the rehearsal is mounted."""
-        return os.path.join(self.folder, self.resolved.run_dir.filled(self.batch))  # noqa: PTH118 - an absolute path wins
+        return os.path.join(self.folder, self.resolved.run_dir.filled(self.batch_environment))  # noqa: PTH118 - an absolute path wins
 
 
 def rehearse(
@@ -100,41 +104,43 @@ def rehearse(
     *,
     seconds: float,
     patience: float,
-    network: bool,
-    see: Sequence[str] = (),
+    has_network: bool,
+    extra_folders: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
     """Start a job from `folder` four times: until its time limit, a requeue, scancel and its end.
 
     Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
     that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
-    folders in `see`. With `network` it has the machine's network. `tell` gets a text about the job's access.
-    Raises NoSandboxError if this machine allows no sandbox.
+    `extra_folders`, and has the machine's network if `has_network`. `tell` gets a text for the user about
+    this access. Raises NoSandboxError if this machine allows no sandbox.
     """
     resolved, unproven = _with_programs_on_this_machine(request.resolved, folder, environment)
-    rehearsed = _rehearsed_job(request._replace(resolved=resolved), environment, folder)
+    job = _rehearsed_job(request._replace(resolved=resolved), environment, folder)
     copies = ExitStack()  # removes the copies of the folders at its end
-    visible = _visible_folders(rehearsed, see, copies)
-    tell(_access_text([*visible.by_user, *visible.by_script, *see], rehearsed.run_dir, network=network))
-    with copies, _run_folder() as (writes, disk_bytes):
-        played = _played_job(rehearsed, seconds=seconds, patience=patience)
+    visible = _visible_folders(job, extra_folders, copies)
+    readable = [*visible.chosen_folders, *visible.named_folders, *extra_folders]
+    tell(_access_text(readable, job.run_dir, has_network=has_network))
+    with copies, _run_folder() as (run_folder, disk_bytes):
+        played_job = _played_job(job, seconds=seconds, patience=patience)
         limits = _limits(disk_bytes, seconds=seconds)
-        box = _box(rehearsed, played, writes, limits, network=network)
-        ended, not_shown = _run(visible, rehearsed, box)
-    is_hidden = _is_hidden(visible, folder, see)
+        box = _box(job, played_job, run_folder, limits, has_network=has_network)
+        result, not_shown = _run(visible, job, box)
+    is_hidden = _is_hidden(visible, folder, extra_folders)
     unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
     unproven += [(path, f"not shown: {why}") for path, why in sorted(not_shown.items())]
     return Rehearsal(
         resolved=resolved,
-        starts=_start_reports(ended),
+        starts=_start_reports(result),
         processes=processes_of(resolved),
-        unproven=(*unproven, *_parts_of_cluster(resolved, network=network)),
-        seconds=ended.seconds,
-        memory=ended.memory,
-        limit="time" if ended.limit == "machine" else ended.limit,  # a rehearsal sets the seconds itself
-        disk=disk_bytes,
-        failure=ended.files.get("err", "").strip(),
-        hidden=str(folder) * is_hidden,
+        unproven=(*unproven, *_parts_of_cluster(resolved, has_network=has_network)),
+        seconds=result.seconds,
+        memory=result.peak_bytes,
+        # The user chose the seconds, so the machine is not called too slow.
+        limit="time" if result.limit == "machine" else result.limit,
+        disk_bytes=disk_bytes,
+        failure=result.files.get("err", "").strip(),
+        hidden_folder=str(folder) * is_hidden,
     )
 
 
@@ -152,91 +158,91 @@ def _rehearsed_job(request: Request, environment: Mapping[str, str], folder: Pat
         "USER": user,
         "TMPDIR": "/tmp",  # noqa: S108 - of the sandbox
     }
-    # Scripts make a port of the job id, so two rehearsals on this machine need two ids.
+    # Scripts make a port from the job id, so rehearsals that run at the same time need different ids.
     job_id = str(JOB_ID + os.getpid() % 9000)
     variables = {name: job_id if value == str(JOB_ID) else value for name, value in grant.environment.items()}
     return _RehearsedJob(
         resolved=resolved,
         script=script,
         grant=grant,
-        batch={**exported, **variables, **replaced},
+        batch_environment={**exported, **variables, **replaced},
         folder=folder,
         home=exported.get("HOME", ""),
         user=user,
     )
 
 
-def _visible_folders(rehearsed: _RehearsedJob, see: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
-    """Return the folders that the job sees: its folder, `see`, this package, its Python and added folders."""
-    folder, pythons = str(rehearsed.folder), [*_python_folders(rehearsed.resolved)]
+def _visible_folders(job: _RehearsedJob, extra_folders: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
+    """Return the folders that the job sees: its own, `extra_folders`, this package, and all of its Python."""
+    folder, pythons = str(job.folder), [*_python_folders(job.resolved)]
     visible = visible_folders(
-        rehearsed.script.text,
+        job.script.text,
         folder,
         [folder],
         cleanup,
-        home=rehearsed.home,
-        user=rehearsed.user,
-        unchecked=(*pythons, *see, "/sys"),
+        home=job.home,
+        user=job.user,
+        always_shown=(*pythons, *extra_folders, "/sys"),
     )
     added = [path for python in pythons for path in added_folders(Path(python))]
-    return visible.with_paths(path for path in added if not Path(path).is_relative_to(_PACKAGE))
+    return visible.with_paths(path for path in added if not Path(path).is_relative_to(_PACKAGE_PARENT))
 
 
 def _limits(disk_bytes: int, *, seconds: float) -> BoxLimits:
     """Return the limits of all starts together; `disk_bytes`: the bytes that the run folder may have."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
-    all_starts_s = 5 * (seconds + KILL_WAIT) + 300  # the fifth start computes the GPU memory
+    all_starts_s = 5 * (seconds + KILL_WAIT) + 300  # four starts, and one that computes the GPU memory
     limits = BoxLimits(seconds=all_starts_s, memory=memory, processes=4096, disk=disk_bytes)
     return limits._replace(cpu=math.inf, idle=math.inf, address_space=0, file=0)
 
 
 def _box(
-    rehearsed: _RehearsedJob, played: PlayedJob, writes: int, limits: BoxLimits, *, network: bool
+    job: _RehearsedJob, played_job: PlayedJob, run_folder: int, limits: BoxLimits, *, has_network: bool
 ) -> Box:
-    """Return the sandbox; `writes`: the descriptor of the folder that replaces the run folder."""
-    resolved, grant = rehearsed.resolved, rehearsed.grant
+    """Return the sandbox; `run_folder` is the descriptor of a folder that replaces the run folder."""
+    resolved, grant = job.resolved, job.grant
     data_folders = []
-    if "fake" in resolved.args:  # the script looks for the folder, although the trainer makes its own images
-        data_folders = [os.path.join(rehearsed.folder, resolved.data.filled(rehearsed.batch))]  # noqa: PTH118
+    if "fake" in resolved.args:  # the trainer makes its own images, but the script wants to find the folder
+        data_folders = [os.path.join(job.folder, resolved.data.filled(job.batch_environment))]  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(grant.nodes)}\n::1 localhost\n"
     return Box(
         hostname=grant.nodes[0],
-        home=rehearsed.home,
-        folder=str(rehearsed.folder),
-        files={**dict.fromkeys(data_folders), **_sandbox_files(rehearsed, played)},
-        over={"/etc/hosts": (hosts.encode(), 0o644)},
-        writable={rehearsed.run_dir: writes},
+        home=job.home,
+        folder=str(job.folder),
+        files={**dict.fromkeys(data_folders), **_sandbox_files(job, played_job)},
+        covering_files={"/etc/hosts": (hosts.encode(), 0o644)},
+        writable_folders={job.run_dir: run_folder},
         devices=_gpu_devices(),
-        network="machine" if network else "loopback",
-        trusts=True,
+        network="machine" if has_network else "loopback",
+        is_trusted=True,
         limits=limits,
     )
 
 
-def _run(visible: VisibleFolders, rehearsed: _RehearsedJob, box: Box) -> tuple[Ended, Mapping[str, str]]:
+def _run(visible: VisibleFolders, job: _RehearsedJob, box: Box) -> tuple[RunResult, Mapping[str, str]]:
     """Let the controller play Slurm in the sandbox.
 
-    Returns the end of the controller, and the folders that the job could not see, with the reasons.
+    Returns the controller's result, and the folders that the job could not see, with the reasons.
     """
     argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLAN_FOLDER}/play.json")
 
-    def start(shown: ShownFolders) -> tuple[Ended, Mapping[str, str]]:
-        return run(argv, rehearsed.batch, shown.in_box(box)), shown.not_shown
+    def start(shown: ShownFolders) -> tuple[RunResult, Mapping[str, str]]:
+        return run(argv, job.batch_environment, shown.in_box(box)), shown.not_shown
 
     return visible.run(start)
 
 
-def _is_hidden(visible: VisibleFolders, folder: Path, see: Sequence[str]) -> bool:
-    """Return whether the job starts in the user's home folder, which the sandbox hides."""
+def _is_hidden(visible: VisibleFolders, folder: Path, extra_folders: Sequence[str]) -> bool:
+    """Return whether the sandbox hides the folder in which the job starts, because it is a home folder."""
     return os.path.realpath(folder) in visible.homes and not any(
-        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in see
+        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in extra_folders
     )
 
 
-def _start_reports(ended: Ended) -> tuple[Mapping[str, Any], ...]:
+def _start_reports(result: RunResult) -> tuple[StartReport, ...]:
     """Return the controller's report of each start."""
-    reports = []
-    for line in ended.files.get("out", "").splitlines():  # the trainer may print more lines
+    reports: list[StartReport] = []
+    for line in result.files.get("out", "").splitlines():  # some lines may be the trainer's
         with contextlib.suppress(ValueError):
             reports += [json.loads(line)] if line.startswith("{") else []
     return tuple(reports)
@@ -246,12 +252,11 @@ def _start_reports(ended: Ended) -> tuple[Mapping[str, Any], ...]:
 def _run_folder() -> Iterator[tuple[int, int]]:
     """Make the folder that the job writes; yield its descriptor, and the number of bytes that it may hold.
 
-    The folder is in a private folder, which the job does not see. So no other user reaches its files, even if
-    the job changes the mode of the folder. The bytes allow several checkpoints, each as large as the training
-    in memory.
+    A private folder around it, which the job does not see, keeps out other users even if the job changes the
+    folder's mode. The bytes suffice for several checkpoints that are as large as the memory of the training.
     """
-    with temporary_folder("sbatchgen-rehearsal-") as private:
-        folder = private / "run"
+    with temporary_folder("sbatchgen-rehearsal-") as private_folder:
+        folder = private_folder / "run"
         folder.mkdir(mode=0o700)
         descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         disk, memory = os.statvfs(folder), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -261,10 +266,10 @@ def _run_folder() -> Iterator[tuple[int, int]]:
             os.close(descriptor)
 
 
-def _access_text(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
-    """Return a text about the folders that the job reads and writes, and about its network."""
+def _access_text(folders: Sequence[str], run_dir: str, *, has_network: bool) -> str:
+    """Return a text about the folders that the job may read and write, and about its network."""
     reading = f"reads {', '.join(folders)}" if folders else "reads no folder of yours"
-    networking = "has this machine's network" if network else "has no network (--network gives it one)"
+    networking = "has this machine's network" if has_network else "has no network (--network gives it one)"
     return (
         f"the job runs in a sandbox on this machine. It {reading} and programs, not the rest of your home"
         f" (--see FOLDER shows more). It writes a copy of {run_dir} that is thrown away, and {networking}"
@@ -273,7 +278,7 @@ def _access_text(folders: Sequence[str], run_dir: str, *, network: bool) -> str:
 
 def _python_folders(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the folders of the Python that runs the job, and of this package."""
-    yield from (sys.prefix, str(_PACKAGE))
+    yield from (sys.prefix, str(_PACKAGE_PARENT))
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
     for path in resolved.software.values():
@@ -289,12 +294,12 @@ def processes_of(resolved: ResolvedJob) -> int:
 
 
 def can_compute_memory(resolved: ResolvedJob) -> bool:
-    """Return whether the GPU memory can be computed: for the bundled trainer with a GPU for each process."""
+    """Return whether the GPU memory can be computed: it needs the bundled trainer with a GPU per process."""
     return resolved.is_bundled and resolved.gpus_per_node > 0 and not resolved.mode.replicates
 
 
 def refuse_unfit(resolved: ResolvedJob) -> None:
-    """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
+    """Raise FitError for a job whose profile has no Slurm, or with too many processes for this machine."""
     if not resolved.slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="submit the job itself")
@@ -308,21 +313,22 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
 def _with_programs_on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Return the job and its programs without things that this machine lacks, and the unproven parts."""
+    """Return the job and its programs as this machine can run them, and the parts that stay unproven."""
     adapted, unproven = _on_this_machine(resolved, folder, environment)
-    programs = []
+    adapted_programs = []
     for program in resolved.programs:
-        job, unproven_of_program = _on_this_machine(program.job, folder, environment)
-        programs.append(replace(program, job=job))
-        unproven += [part for part in unproven_of_program if part not in unproven]
-    return replace(adapted, programs=tuple(programs)), unproven
+        adapted_program, unproven_parts = _on_this_machine(program.job, folder, environment)
+        adapted_programs.append(replace(program, job=adapted_program))
+        unproven += [part for part in unproven_parts if part not in unproven]
+    return replace(adapted, programs=tuple(adapted_programs)), unproven
 
 
 def _on_this_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Return a job without things that this machine lacks, and the parts that stay unproven, with reasons."""
+    """Return a job as this machine can run it, and the parts that stay unproven, with the reasons."""
     unproven, args = [], list(resolved.args)
+    # Data that are missing on a login node are missing for the job too, so nothing replaces them.
     is_login_node = bool(search_path.find("sbatch", environment))
     missing = resolved.runtime.missing(resolved, partial(filled_path, folder=folder, environment=environment))
     if resolved.runtime.is_container or any(missing):
@@ -340,7 +346,7 @@ def _on_this_machine(
 
 
 def _gpu_devices() -> list[str]:
-    """Return the names in /dev of this machine's GPUs; [] without GPUs."""
+    """Return the names in /dev of this machine's GPUs and their drivers; [] without GPUs."""
     return [name for name in _GPU_DEVICES if Path("/dev", name).exists()]
 
 
@@ -354,7 +360,7 @@ def _batch_size(resolved: ResolvedJob) -> int:
     return 64  # the trainer's own default
 
 
-def _parts_of_cluster(resolved: ResolvedJob, *, network: bool) -> list[tuple[str, str]]:
+def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> list[tuple[str, str]]:
     """Return the parts of the job that only the cluster can show, with the reasons."""
     rows = []
     if resolved.gpus_per_node and not _gpu_devices():
@@ -365,25 +371,25 @@ def _parts_of_cluster(resolved: ResolvedJob, *, network: bool) -> list[tuple[str
         rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
     if resolved.settings.modules:
         rows.append(("modules", f"module commands do nothing here: {' '.join(resolved.settings.modules)}"))
-    if not network:
+    if not has_network:
         rows.append(("network", "the job has none here: --network gives it this machine's"))
     return rows
 
 
-def _played_job(rehearsed: _RehearsedJob, *, seconds: float, patience: float) -> PlayedJob:
+def _played_job(job: _RehearsedJob, *, seconds: float, patience: float) -> PlayedJob:
     """Return the job in the form that the controller reads."""
-    resolved, script = rehearsed.resolved, rehearsed.script
+    resolved, script = job.resolved, job.script
     signal_option = read_signal(script.option("signal") or "")
     return PlayedJob(
         script=f"{PLAN_FOLDER}/job.slurm",
-        folder=str(rehearsed.folder / (script.option("chdir") or "")),
-        environment=dict(rehearsed.batch),
-        run_dir=rehearsed.run_dir,
+        folder=str(job.folder / (script.option("chdir") or "")),
+        environment=dict(job.batch_environment),
+        run_dir=job.run_dir,
         checkpoint=(resolved.checkpoint or "").rpartition("/")[2],
         metrics=resolved.metrics or "",
         signal=signal_option.number if signal_option else 0,
-        lead=signal_option.seconds if signal_option else 0,
-        to_batch=bool(signal_option and "B" in signal_option.flags),
+        signal_lead_s=signal_option.seconds if signal_option else 0,
+        only_batch_gets_signal=bool(signal_option and "B" in signal_option.flags),
         kill_wait=KILL_WAIT,
         steps=3,
         limit_s=int(time_s) if (time_s := script.resources.time) else 24 * 3600,
@@ -393,25 +399,26 @@ def _played_job(rehearsed: _RehearsedJob, *, seconds: float, patience: float) ->
     )
 
 
-def _sandbox_files(rehearsed: _RehearsedJob, played: PlayedJob) -> dict[str, tuple[bytes, int]]:
+def _sandbox_files(job: _RehearsedJob, played_job: PlayedJob) -> dict[str, tuple[bytes, int]]:
     """Return the files of the sandbox: the script, stand-ins for Slurm's commands, and facts of the job."""
     python = f'#!/bin/sh\nexec {sys.executable} "$@"\n'.encode()
     srun = words((*child.python_module("sbatchgen.lab.rehearsal.tasks"),))
     # This machine may have fewer CPUs, so the CPUs do not limit the tasks of a step.
-    facts = facts_of_steps(rehearsed.script, rehearsed.grant) | {"knows_cpus": False}
-    scontrol = _SCONTROL.format(place=PLAN_FOLDER, nodes=" ".join(rehearsed.grant.nodes))
+    facts = facts_of_steps(job.script, job.grant) | {"knows_cpus": False}
+    scontrol = _SCONTROL.format(place=PLAN_FOLDER, nodes=" ".join(job.grant.nodes))
     files = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),
-        **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
+        # These stand-ins do nothing. The programs themselves would wait for a controller of Slurm.
+        **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),
         "squeue": _SQUEUE.format(place=PLAN_FOLDER, job=JOB_ID).encode(),
         "scancel": _SCANCEL.encode(),
     }
     return {
         **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
-        f"{PLAN_FOLDER}/job.slurm": (rehearsed.script.text.encode(), 0o755),
+        f"{PLAN_FOLDER}/job.slurm": (job.script.text.encode(), 0o755),
         f"{PLAN_FOLDER}/job": (marshal.dumps(facts), 0o644),
-        f"{PLAN_FOLDER}/play.json": (json.dumps(asdict(played)).encode(), 0o644),
+        f"{PLAN_FOLDER}/play.json": (json.dumps(asdict(played_job)).encode(), 0o644),
     }

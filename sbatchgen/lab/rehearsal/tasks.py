@@ -1,4 +1,4 @@
-"""The stand-in for srun in a rehearsal: it starts all tasks of a step on this machine, in the sandbox."""
+"""Plays srun in a rehearsal: starts all tasks of a step on this machine, in the sandbox."""
 
 import contextlib
 import marshal
@@ -12,13 +12,13 @@ from types import FrameType
 from typing import Any
 
 from sbatchgen.lab.plan import step
-from sbatchgen.lab.plan.step_tasks import number_of, spread_tasks, task_variables
+from sbatchgen.lab.plan.step_tasks import number_of, task_variables, tasks_of_step
 
-# The folder with a file for each running srun. The file's name is the process id, its text the step's name.
+# The folder with a file for each running srun. A file's name is the process id, and its text the step's name.
 STEPS = Path(step.PLAN_FOLDER, "steps")
-MEMORY = "REHEARSED_MEMORY"  # if set, compute the GPU memory of the training, and do not train
+MEMORY = "REHEARSED_MEMORY"  # the variable with which a step computes the GPU memory in place of training
 _INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-_POLL_S = 0.1  # seconds between two looks at the tasks
+_POLL_S = 0.1  # seconds between two checks of the tasks
 
 
 class AbortedError(Exception):
@@ -28,12 +28,12 @@ class AbortedError(Exception):
 def main() -> int:
     """Run a step; return the highest exit status of its tasks."""
     job: dict[str, Any] = marshal.loads(Path(step.PLAN_FOLDER, "job").read_bytes())  # noqa: S302 - rehearsal.py wrote it
-    options, command = step.parsed(sys.argv, 1, job["programs"]["srun"])
+    options, command = step.read_command(sys.argv, 1, job["programs"]["srun"])
     if "help" in options:
         print(*(f"      --{name}" for name in sorted(job["programs"]["srun"]["values"])), sep="\n")
         return 0
     environment = dict(os.environ)
-    tasks, refusal = spread_tasks(options, job, environment)
+    tasks, refusal = tasks_of_step(options, job, environment)
     if refusal or not command:
         print(f"srun: error: {refusal or 'No command given to execute.'}", file=sys.stderr)
         return 1
@@ -41,7 +41,7 @@ def main() -> int:
         os.chdir(folder)
     if os.environ.get(MEMORY):
         tasks, command = tasks[:1], _memory_command(command)
-    exported = step.exported(options.get("export", "ALL"), environment)
+    exported = step.exported_variables(options.get("export", "ALL"), environment)
     step_file = STEPS / str(os.getpid())
     step_file.write_text(options.get("job-name", "step"), encoding="utf-8")
     try:
@@ -57,9 +57,10 @@ def _memory_command(command: list[str]) -> list[str]:
     package = next((word for word in command if word.endswith("/training")), None)
     if package is None:
         return command
-    launcher = next(at for at, word in enumerate(command) if word.startswith(package))
+    # The package's own torchrun.py, if it starts the training, is left out too.
+    first = next(index for index, word in enumerate(command) if word.startswith(package))
     arguments = command[command.index(package) + 1 :]
-    return [*command[:launcher], f"{package}/memory.py", *arguments]
+    return [*command[:first], f"{package}/memory.py", *arguments]
 
 
 def _abort(number: int, _: FrameType | None) -> None:
@@ -117,7 +118,7 @@ def _with_known_interfaces(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which lo replaces each network interface that this machine lacks."""
     interfaces = [name for _, name in socket.if_nameindex()]
     named = {name: environment[name] for name in _INTERFACE_VARIABLES if name in environment}
-    # Only plain names, not lists or patterns such as ^docker0.
+    # A list or a pattern such as ^docker0 stays, because only a plain name is certain to be missing.
     missing = [
         name for name, text in named.items() if text not in interfaces and text.replace("_", "").isalnum()
     ]

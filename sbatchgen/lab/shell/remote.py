@@ -1,7 +1,7 @@
-"""The connection from a user's own machine to a session by ssh.
+"""Writes the configuration by which ssh on a user's own machine reaches a session.
 
-The ProxyCommand of ssh is `sbatchgen shell RUN --relay`. It starts `sshd -i` in the session, and passes on
-the server's input and output. So no port is open on the node, and ssh can forward a socket of the node.
+The ProxyCommand of ssh is `sbatchgen shell RUN --relay`. This command starts `sshd -i` in the session, and
+passes its input and output on. So no port is open on the node, and ssh can forward a socket of the node.
 """
 
 import os
@@ -16,15 +16,16 @@ from sbatchgen.base.quoting import inside_quotes, is_plain, word, words
 from sbatchgen.jobs.runs import index
 from sbatchgen.jobs.runs.record import Record
 
-# One of these ports of the user's own machine is drawn, because a user may have several notebooks.
+# Ports of the user's own machine. A notebook gets one at random, because a user may have several notebooks.
 PORTS = range(20_000, 30_000)
 SOCKET = "{socket}"  # the session replaces this text by the path of its socket
 
 
 def private_key_folder(environment: Mapping[str, str]) -> Path:
-    """Make the private folder for the host key of all sessions and the keys that may log in; return it.
+    """Make the private folder for the keys of ssh, and return it.
 
-    Raises DocumentError if other users can change the folder, or if it can't be made.
+    The folder is for the host key of all sessions and for the keys that may log in. Raises DocumentError if
+    other users can change the folder, or if it can't be made.
     """
     folder = index.index_file(environment).parent / "ssh"
     if not make_own(folder):
@@ -48,7 +49,7 @@ def host_block(record: Record, program: Path) -> str:
 def forwarding_commands(record: Record, node: str, program: Path) -> tuple[str, str, str]:
     """Return a port of the user's own machine, and two commands that forward it to a socket of the node.
 
-    The first command is for nodes that allow ssh, and the second command for all other nodes.
+    The first command works for nodes that allow ssh, and the second for all other nodes.
     """
     port = secrets.choice(PORTS)
     start, user = f"ssh -N -L {port}:{SOCKET}", _user()
@@ -63,7 +64,7 @@ def _options(record: Record, program: Path) -> dict[str, str]:
     """Return the options of ssh for a session."""
     login = _login_host()
     relay = words((str(program), "shell", record.run, "--relay"))
-    if not is_plain(relay.replace(" ", "")):  # a shell on the user's own machine also reads the words
+    if not is_plain(relay.replace(" ", "")):  # two shells read the words: on both machines
         relay = word(relay)
     return {
         "HostKeyAlias": f"sbatchgen-{login}",

@@ -1,8 +1,8 @@
-"""The session of a job: a batch job that runs the job's own script up to its training, and holds the nodes.
+"""Prepares the session of a job, which has a shell on the job's nodes in place of its training.
 
-The session is a batch job, so its script has the same environment as the script of the job. The shell is a
-child of the script, and a step of srun only passes the terminal on to it (templates/shell/on_node.py). The
-limit InactiveLimit of slurm.conf(5) does not end batch jobs.
+A session is a batch job that runs the job's own script up to the training. So the shell has the training's
+environment, and InactiveLimit of slurm.conf(5), which ends idle interactive jobs, does not end the session.
+The shell is a child of the script. A step of srun passes the terminal on to it (templates/shell/on_node.py).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,14 +27,14 @@ from sbatchgen.jobs.submit.submission import Submission
 
 DEFAULT_TIME = Duration(3600)  # the default time limit of a session
 SESSION_WORD = "shell"  # the second word of a record's command marks a session, as in `sbatchgen shell`
-CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # requests to templates/shell/on_node.py
+CONNECT, RELAY, JUPYTER = "connect", "relay", "jupyter"  # modes of templates/shell/on_node.py
 OPENED_LINE = "sbatchgen: the first terminal is here"  # the line that on_node.py writes to the log
 
 
 def session_options(given: Mapping[str, Any], profile: Profile) -> dict[str, Any]:
-    """Return the options of a job's session: the `given` options, and defaults for the others.
+    """Return the options of a job's session: the `given` options, and the profile's defaults for others.
 
-    The profile has the defaults. A session without a time limit gets an hour.
+    A session without a time limit gets `DEFAULT_TIME`.
     """
     interactive = profile.interactive
     time = interactive.time or DEFAULT_TIME
@@ -48,10 +48,10 @@ def session_options(given: Mapping[str, Any], profile: Profile) -> dict[str, Any
 def session_submission(
     job: Request, request: Request, base: Submission, environment: Mapping[str, str]
 ) -> Submission:
-    """Return the submission of a session: the submission `base` of its `request`, with a shell in the script.
+    """Return the submission of a session, whose script has a shell in place of the training.
 
-    `job` is the request of the job itself, without the options of the session. Raises CommandLineError for an
-    array with several elements.
+    `job` is the request of the job, and `request` the same with the options of the session. `base` is the
+    submission of `request` with the training. Raises CommandLineError for an array with several elements.
     """
     array = request.resolved.options.array
     elements = [number for span in indices(array or "") or () for number in span]
@@ -65,11 +65,11 @@ def session_submission(
     name = f"{run_name(base.record.name)}-{SESSION_WORD}"
     folder = index.index_file(environment).parent / "runs" / f"{name}-{new_key()}"
     log = folder / f"{SESSION_WORD}.out"
-    # Of an array whose elements run one by one, the session is the first element.
+    # If the elements of an array run one by one, the session takes the place of the first element.
     array_of_one = [f"--array={elements[0]}"] if len(elements) > 1 else []
     options = (*array_of_one, f"--job-name={name}", f"--output={str(log).replace('%', '%%')}", "--no-requeue")
     limit_s = request.resolved.options.time
-    # The signal warns the terminals before the time limit.
+    # The signal lets the session warn its terminals before the time limit.
     options += (f"--signal=B:USR1@{min(300, limit_s // 4)}",) if limit_s else ()
     record = replace(
         base.record, name=name, log=str(log).replace("%", "%%"), errors="", shared=False, mode="", values=(),
@@ -92,7 +92,7 @@ def _differing_options(job: Request, request: Request) -> Iterator[str]:
 
 
 def _session_review(base: Submission, text: str, differing: Sequence[str]) -> review.Review:
-    """Return the review of a session: the review of the job, and a finding about the differing options."""
+    """Return the review of a session, with a finding about the options by which it differs from the job."""
     if not text:
         return base.review
     findings = base.review.findings
@@ -102,15 +102,17 @@ def _session_review(base: Submission, text: str, differing: Sequence[str]) -> re
         values = " ".join(last_by_name.values())
         what = f"a shell in place of the training; what differs from the job: {values}"
         findings = (*findings, Finding("info", Problem(what)))
-    allocation = base.review.request and replace(base.review.request, restarts=0)  # no requeue
+    # A session has --no-requeue, so its cost has no restarts.
+    allocation = base.review.request and replace(base.review.request, restarts=0)
     parts = review.review_of_script(text).parts
     return replace(base.review, script=text, parts=parts, findings=findings, request=allocation)
 
 
 def refuse_rank(job: ResolvedJob, rank: int | None) -> None:
-    """Raise CommandLineError if pdb can't stop a rank; `rank` is None without --debug.
+    """Raise CommandLineError if --debug can't stop `rank` in pdb; None is the rank without --debug.
 
-    The job has several programs, or the rank is not on the first node, where the terminal is.
+    A rank can't be stopped in a job of several programs, or if it is not on the first node. Only this node
+    has the terminal.
     """
     ranks_on_first_node = job.nproc_per_node if job.mode.several_processes else 1
     if rank is not None and job.programs:
@@ -127,31 +129,30 @@ def is_session(record: Record | None) -> bool:
 
 
 def srun_command(
-    job: str, node: str, command: Sequence[str], *, has_tty: bool, is_first: bool, how: str = CONNECT
+    job: str, node: str, command: Sequence[str], *, has_tty: bool, is_first: bool, mode: str = CONNECT
 ) -> list[str]:
     """Return the srun that connects this terminal to the session of a job on its first `node`.
 
-    `command` is run in the session. `has_tty`: the command gets a terminal. `is_first`: this is the terminal
-    for which the session waits. `how` is CONNECT, RELAY or JUPYTER.
+    The session runs `command`, which gets a terminal if `has_tty`. `is_first`: the session still waits for
+    its first terminal. `mode` is CONNECT, RELAY or JUPYTER.
     """
     code = (bundled("templates") / SESSION_WORD / "on_node.py").read_text()
-    start = 'PATH=/usr/bin:/bin:$PATH exec python3 -I -S -c "$0" "$@"'  # the node's own Python
-    placing = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
-    words = ["srun", f"--jobid={job}", *placing, "--disable-status", *["--pty"] * has_tty]
-    words += ["--unbuffered"] * (how == RELAY)  # without it, Slurm keeps output until the end of a line
-    return [*words, "bash", "-c", start, code, "later-" * (not is_first) + how, job, *command]
+    start = 'PATH=/usr/bin:/bin:$PATH exec python3 -I -S -c "$0" "$@"'  # with the node's own Python
+    placement = ("--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}")
+    words = ["srun", f"--jobid={job}", *placement, "--disable-status", *["--pty"] * has_tty]
+    words += ["--unbuffered"] * (mode == RELAY)  # without it, Slurm keeps output until the end of a line
+    return [*words, "bash", "-c", start, code, "later-" * (not is_first) + mode, job, *command]
 
 
 def was_opened(record: Record) -> bool:
-    """Return whether a terminal has connected to a session. Then the session ends with its last terminal."""
+    """Return whether a terminal has ever connected to a session, which then ends with its last terminal."""
     return OPENED_LINE in _log_lines(record)
 
 
 def why_ended(record: Record) -> str:
     """Return the error that ended the script of a session before its shell; "" without such an error.
 
-    After a terminal has connected, no error in the log counts, because programs of the session may print
-    errors.
+    Once a terminal has connected, the result is "", because programs of the session may print errors too.
     """
     lines = () if was_opened(record) else reversed(_log_lines(record))
     return next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")

@@ -1,4 +1,4 @@
-"""Rules about the end of a dry run, and about the files and nodes that the script looks for.
+"""Rules about the end of a plan, and about files, nodes and downloads that a script needs.
 
 Sources: bash(1), EXIT STATUS; sbatch(1).
 """
@@ -27,13 +27,14 @@ from sbatchgen.lab.sandbox.box import BoxLimits
 
 RULES: Rules[DryRun] = Rules()
 
-_LAST_COMMANDS = 200  # commands at the end of a trace, in which a loop is looked for
-_MIN_ROUNDS = 5  # how often a line must be among these commands to be in a loop
+_LAST_COMMANDS = 200  # commands at the end of a trace in which a loop is looked for
+_MIN_ROUNDS = 5  # a line that ran at least so often among these commands is in a loop
 _SPOOL_FOLDER = SCRIPT.rpartition("/")[0] + "/"
 _SCRIPT_READERS = SHELLS | {".", "perl", "source"}  # programs that read a file of commands
 _SHELL_WORD = re.compile(r"(?:^|/)(?:ba|da|k|)sh$|\.sh$")  # a word such as bash, /bin/sh or run.sh
 _PARSE_ERROR = re.compile(
-    # SCRIPT: line 9: syntax error: unexpected end of file; an error of arithmetic says "operand expected"
+    # SCRIPT: line 9: syntax error: unexpected end of file. Not an error of arithmetic, which continues with
+    # "operand expected".
     rf"^{re.escape(SCRIPT)}: (line (\d+): .*(?:syntax error(?!: op)|unexpected EOF).*)$",
     re.MULTILINE,
 )
@@ -44,142 +45,143 @@ _TASK_PARSE_ERROR = re.compile(
 )
 # SCRIPT: line 4: * 2: syntax error: operand expected (error token is "* 2")
 _ARITHMETIC_ERROR = re.compile(rf"^{re.escape(SCRIPT)}: line (\d+): (.*: syntax error: op.*)$", re.MULTILINE)
-# ssh to a host such as gpu-a012; not to the login node, and not to node1 and the like, the nodes of plans
+# ssh to a host such as gpu-a012, but not to the login node or to node1, which is the name of a plan's node.
 _SSH_TO_NODE = re.compile(r"ssh (?:-\S+ )*(?:\w+@)?(?!login|node\d+ )([a-z][a-z-]*\d[a-z]*\d\w+) ")
+# By the limit at which a plan ended: what the script does, after "the script".
 _LIMIT_TEXTS = {
     "records": "runs more commands, or starts more programs, than a plan reads",
     "memory": "needs more than 1 GiB of memory here",
     "processes": f"needs more than {BoxLimits().processes} processes here",
 }
 _DAMAGE_TEXT = "damages the sandbox, so that what it started is not known"
-# The first words of commands that need the internet; the programs `fetches` need it only for an address.
+# The first words of commands that need the internet. Those of the kind `fetches` need it only for an address.
 _DOWNLOADING = "|".join(sorted(programs("downloads", "fetches"))).replace("pip ", r"pip[\d.]* ")
 _DOWNLOAD_COMMAND = re.compile(rf"(?:python[\d.]* -m )?(?:{_DOWNLOADING})\b")
 _REMOTE_ADDRESS = re.compile(
     r"(?:https?|ftp|ssh|git|docker|oras|library)://(?!localhost|127\.|\[::1\])|^[\w.-]+@[\w.-]+:"
 )
 _FETCHES = tuple(programs("fetches"))
-# An argument by which a program takes its files from this machine, such as --offline or ./wheels.
+# An argument with which a program takes its files from this machine, such as --offline or ./wheels.
 _LOCAL_SOURCE = re.compile(
     r"--(?:no-index|offline|dry-run|use-local|find-links|clone)\b|^(?:-f|\.|/|\.{1,2}/|file:)"
 )
 _PROXY = re.compile(r"(?i)\b(?:https?|all)_proxy=")
 
 
-def _end_line(done: DryRun) -> int:
-    """Return the line at which the script ended."""
-    return last_line(done.trace, functions_of(done.script.body))
+def _end_line(plan: DryRun) -> int:
+    """Return the line of the script at which it ended."""
+    return last_line(plan.trace, functions_of(plan.script.body))
 
 
-def _stderr(done: DryRun) -> str:
-    return done.ended.files.get("err", "")
+def _stderr(plan: DryRun) -> str:
+    return plan.result.files.get("err", "")
 
 
 @RULES.add(CUT_SHORT, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
-def _limited(done: DryRun) -> Iterator[Hit]:
-    limit, count = done.ended.limit, len(done.steps)
+def _plan_at_limit(plan: DryRun) -> Iterator[Hit]:
+    limit, count = plan.result.limit, len(plan.steps)
     if limit == "time" and count >= SHOWN_STEPS:
-        others = f"at least {done.steps_not_shown} others" if done.steps_not_shown else "the others"
+        others = f"at least {plan.steps_not_shown} others" if plan.steps_not_shown else "the others"
         what = (
             f"the plan shows the first {SHOWN_STEPS} steps and ends at its limit: {others} were not checked"
         )
-        yield Hit(done.at(done.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
+        yield Hit(plan.at(plan.steps[-1].line), what, "plan a loop of fewer rounds", "warning")
     elif limit == "time":
         what = "the script did not end in a dry run: what follows is not shown"
-        loop = _loop_line(done)
-        fix = f"start fewer than {STARTS_PER_RUN} programs up to there, or see what it waits for"
+        loop = _loop_line(plan)
+        fix = f"start fewer than {STARTS_PER_RUN} programs before this line, or check what it waits for"
         if loop:
-            fix = "see the loop there: it waits for something that did not happen"
-        yield Hit(done.at(loop or _end_line(done)), what, fix)
+            fix = "check the loop at this line: it waits for something that did not happen"
+        yield Hit(plan.at(loop or _end_line(plan)), what, fix)
     elif limit == "machine":
-        what = f"this machine was too slow for a plan: it ended after {MAX_SECONDS:g} s: "
+        what = f"this machine was too slow for a plan, which ended after {MAX_SECONDS:g} s: "
         what += "what follows is not shown"
-        yield Hit(done.at(_end_line(done)), what, "plan on a machine that is less busy", "warning")
+        yield Hit(plan.at(_end_line(plan)), what, "plan on a machine that is less busy", "warning")
     elif limit:
         after = f"after {counted(count, 'step')}" if count else "before any program"
         what = f"the plan ends early, {after}: the script {_LIMIT_TEXTS.get(limit, _DAMAGE_TEXT)}"
-        yield Hit(done.at(_end_line(done)), what, "see the loop there", None if count else "warning")
+        yield Hit(plan.at(_end_line(plan)), what, "check the loop at this line", None if count else "warning")
 
 
 @RULES.add_for_dry_run(directives.RULES, "SB147")
-def _heterogeneous(done: DryRun) -> Iterator[Hit]:
+def _heterogeneous_job(plan: DryRun) -> Iterator[Hit]:
     """Find heterogeneous jobs, because a plan shows only their first component."""
-    directives = done.script.sbatch.directives
+    directives = plan.script.sbatch.directives
     separator_lines = [directive.line for directive in directives if directive.kind is Kind.SEPARATOR]
     if separator_lines:
         what = "the plan shows the first component of this heterogeneous job, and its nodes for all steps"
-        yield Hit(done.at(separator_lines[0]), what, "plan each component as a script of its own")
+        yield Hit(plan.at(separator_lines[0]), what, "plan each component as a script of its own")
 
 
-def _loop_line(done: DryRun) -> int:
+def _loop_line(plan: DryRun) -> int:
     """Return the first line of a loop that ran at the end of the trace; 0 without a loop."""
-    times = Counter(entry.line for entry in done.trace[-_LAST_COMMANDS:])
-    return min((line for line, count in times.items() if count >= _MIN_ROUNDS), default=0)
+    rounds_by_line = Counter(entry.line for entry in plan.trace[-_LAST_COMMANDS:])
+    return min((line for line, count in rounds_by_line.items() if count >= _MIN_ROUNDS), default=0)
 
 
 @RULES.add("SB337", "info", "a script that starts no program", source="bash(1)")
-def _nothing_started(done: DryRun) -> Iterator[Hit]:
-    if done.steps or done.needed or done.ended.limit or _PARSE_ERROR.search(_stderr(done)):
+def _nothing_started(plan: DryRun) -> Iterator[Hit]:
+    if plan.steps or plan.needed or plan.result.limit or _PARSE_ERROR.search(_stderr(plan)):
         return
-    if done.ended.status:
-        what = f"the script ends with {done.ended.status} before it starts a program"
+    if plan.result.status:
+        what = f"the script ends with {plan.result.status} before it starts a program"
         yield Hit(
-            done.at(_end_line(done)),
-            f"{what}: {done.last_message}" if done.last_message else what,
-            "see this line",
+            plan.at(_end_line(plan)),
+            f"{what}: {plan.last_message}" if plan.last_message else what,
+            "check the command at this line",
         )
-    elif done.script.launches:
-        launch = done.script.launches[-1]
-        what = f"{launch.program.name} is never reached: the script ends with 0 at line {_end_line(done)}"
-        yield Hit(done.at(launch.command.line), what, "see the conditions around it")
+    elif plan.script.launches:
+        launch = plan.script.launches[-1]
+        what = f"{launch.program.name} is never reached: the script ends with 0 at line {_end_line(plan)}"
+        yield Hit(plan.at(launch.command.line), what, "check the conditions around this line")
 
 
 @RULES.add("SB338", "warning", "an expression that bash can't compute", source="bash(1)")
-def _not_computed(done: DryRun) -> Iterator[Hit]:
-    match = _ARITHMETIC_ERROR.search(_stderr(done))
-    if match and not may_lack_values(done):
+def _wrong_arithmetic(plan: DryRun) -> Iterator[Hit]:
+    match = _ARITHMETIC_ERROR.search(_stderr(plan))
+    if match and not may_lack_values(plan):
         fix = "print its variables before this line: one of them is empty"
-        yield Hit(done.at(number_of(match[1])), f"bash can't compute this: {match[2]}", fix)
+        yield Hit(plan.at(number_of(match[1])), f"bash can't compute this: {match[2]}", fix)
 
 
 @RULES.add_for_dry_run(syntax.RULES, "SB814", "warning")
-def _not_parsed(done: DryRun) -> Iterator[Hit]:
-    match = _PARSE_ERROR.search(_stderr(done))
-    if match and not done.ended.limit:
-        before = "before its end" if done.steps else "before it starts a program"
-        what = f"the script ends with {done.ended.status} {before}: {match[1]}"
-        fix = "close what is open, or fill in what is missing"
-        if done.script.body.language == "ksh":  # ksh has syntax that bash lacks
+def _syntax_error(plan: DryRun) -> Iterator[Hit]:
+    match = _PARSE_ERROR.search(_stderr(plan))
+    if match and not plan.result.limit:
+        moment = "before its end" if plan.steps else "before it starts a program"
+        what = f"the script ends with {plan.result.status} {moment}: {match[1]}"
+        fix = "close the open quote, bracket or block, or add the missing word"
+        if plan.script.body.language == "ksh":  # ksh has syntax that bash lacks
             what = f"bash, which stands for ksh in a plan, can't parse this: {match[1]}"
             fix = "plan a script of bash"
-        severity: Severity | None = "info" if done.script.body.language == "ksh" else None
-        yield Hit(done.at(number_of(match[2])), what, fix, severity)
-    task_error = _TASK_PARSE_ERROR.search(_stderr(done))
-    for step in done.steps if task_error else ():
+        severity: Severity | None = "info" if plan.script.body.language == "ksh" else None
+        yield Hit(plan.at(number_of(match[2])), what, fix, severity)
+    task_error = _TASK_PARSE_ERROR.search(_stderr(plan))
+    for step in plan.steps if task_error else ():
         is_shell = any(_SHELL_WORD.search(word) for word in step.command if not word.startswith("-"))
         if task_error and step.is_srun and is_shell and not step.processes:
             fix = "the text in quotes is a script: close or fill in what is missing"
-            yield Hit(done.at(step.line), f"no task of this step starts a program: {task_error[1]}", fix)
+            yield Hit(plan.at(step.line), f"no task of this step starts a program: {task_error[1]}", fix)
 
 
 @RULES.add_for_dry_run(statuses.RULES, "SB311", "info")
-def _lost_in_a_pipe(done: DryRun) -> Iterator[Hit]:
-    hiding = _hiding_command(done)
-    if hiding and hiding.pipe_end:
-        name, line = hiding.pipe_end
+def _status_lost_in_pipe(plan: DryRun) -> Iterator[Hit]:
+    hiding_command = _hiding_command(plan)
+    if hiding_command and hiding_command.pipe_end:
+        name, line = hiding_command.pipe_end
         what = f"the job ends with 0 even if every program in it fails: the pipe to {name} hides it"
-        yield Hit(done.at(line), what, "set -o pipefail")
+        yield Hit(plan.at(line), what, "set -o pipefail")
 
 
 @RULES.add_for_dry_run(statuses.RULES, "SB312", "info")
-def _lost_by_the_last(done: DryRun) -> Iterator[Hit]:
-    hiding = _hiding_command(done)
-    if hiding and not hiding.pipe_end:
-        what = f"the job ends with 0 even if every program in it fails: {hiding.name} comes last"
+def _status_lost_by_last_command(plan: DryRun) -> Iterator[Hit]:
+    hiding_command = _hiding_command(plan)
+    if hiding_command and not hiding_command.pipe_end:
+        what = f"the job ends with 0 even if every program in it fails: {hiding_command.name} comes last"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
-        if hiding.name == "wait":
+        if hiding_command.name == "wait":
             fix = "wait for each process by its id: wait $id || exit"
-        yield Hit(done.at(hiding.line), what, fix)
+        yield Hit(plan.at(hiding_command.line), what, fix)
 
 
 class _HidingCommand(NamedTuple):
@@ -187,20 +189,21 @@ class _HidingCommand(NamedTuple):
 
     name: str
     line: int
-    pipe_end: tuple[str, int] | None  # the last program of its pipe, whose status counts, and its line
+    # the name and the line of the last program of its pipe, whose status counts; None without a pipe
+    pipe_end: tuple[str, int] | None
 
 
-def _hiding_command(done: DryRun) -> _HidingCommand | None:
+def _hiding_command(plan: DryRun) -> _HidingCommand | None:
     """Return the command that hides the failures of all programs; None for a job that hides none."""
-    failing = done.failing
-    if not failing or failing.ended.status or failing.ended.limit or not failing.steps or not failing.trace:
+    failing = plan.failing  # the run in which every program fails
+    if not failing or failing.result.status or failing.result.limit or not failing.steps or not failing.trace:
         return None
-    line, command, folder = failing.trace[-1]
+    line, command, folder = failing.trace[-1]  # the last command, whose status the job has
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
     last = failing.script.body.last
     if last and any(step.background and step.line == line for step in failing.steps):
-        line, name = last.line, last.name  # the trace of a process in the background may come last
-    if name in ("", "true", ":"):  # || true is meant to hide the failure
+        line, name = last.line, last.name  # the last traced command may be one in the background
+    if name in ("", "true", ":"):  # the author wrote `|| true` to hide the failure
         return None
     commands = failing.script.body.commands
     pipes = (command.pipe for command in commands if command.line <= line <= command.end_line)
@@ -209,53 +212,53 @@ def _hiding_command(done: DryRun) -> _HidingCommand | None:
         return _HidingCommand(name, line, (pipe.stages[-1][-1].name, pipe.stages[-1][-1].line))
     paths = {os.path.normpath(os.path.join(folder, part)) for part in command.split()}  # noqa: PTH118
     if name in _SCRIPT_READERS and any(failing.inputs.files.get(path) == b"" for path in paths):
-        return None  # the plan put an empty file there, so its commands are not known
+        return None  # the plan has an empty stand-in for this script, so its commands are not known
     return _HidingCommand(name, line, None)
 
 
 @RULES.add_for_dry_run(safety.RULES, "SB813", "warning")
-def _option_as_program(done: DryRun) -> Iterator[Hit]:
-    for step in done.steps:
-        words = done.script.lines[step.line - 1].split() if step.line <= len(done.script.lines) else []
+def _option_as_program(plan: DryRun) -> Iterator[Hit]:
+    for step in plan.steps:
+        words = plan.script.lines[step.line - 1].split() if step.line <= len(plan.script.lines) else []
         if step.command and words and step.command[0].startswith("-") and step.command[0] == words[0]:
             what = f"the script starts '{step.command[0]}' as a program: the line before does not continue"
-            yield Hit(done.at(step.line), what, "end that line with a backslash, and no comment on it")
+            yield Hit(plan.at(step.line), what, "end that line with a backslash, and no comment on it")
 
 
 @RULES.add_for_dry_run(environment.RULES, "SB401")
-def _missing_in_spool(done: DryRun) -> Iterator[Hit]:
-    need = next((need for need in done.needed if need.name.startswith(_SPOOL_FOLDER)), None)
+def _file_missing_in_spool(plan: DryRun) -> Iterator[Hit]:
+    need = next((need for need in plan.needed if need.name.startswith(_SPOOL_FOLDER)), None)
     if need:
         what = f"Slurm runs a copy of the script in its spool folder, where there is no {need.name}"
         fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
-        yield Hit(done.at(need.line), what, fix)
+        yield Hit(plan.at(need.line), what, fix)
 
 
 @RULES.add("SB339", "info", "a connection to a node that the script names", source="sbatch(1)")
-def _named_node(done: DryRun) -> Iterator[Hit]:
-    for line, command, _ in done.trace:
+def _ssh_to_named_node(plan: DryRun) -> Iterator[Hit]:
+    for line, command, _ in plan.trace:
         match = _SSH_TO_NODE.match(command)
-        if match and match[1] in done.script.text and match[1] not in done.script.option("nodelist"):
+        if match and match[1] in plan.script.text and match[1] not in plan.script.option("nodelist"):
             what = f"ssh goes to {match[1]}, which the script names: the job may run on other nodes"
-            yield Hit(done.at(line), what, "head=$(scontrol show hostnames | head -n 1)")
+            yield Hit(plan.at(line), what, "head=$(scontrol show hostnames | head -n 1)")
             return
 
 
 @RULES.add("SB429", "warning", "a download on nodes without the internet", source="docs/reference/profile.md")
-def _downloads(done: DryRun) -> Iterator[Hit]:
-    names = list(done.script.resources.partitions) or [str(done.profile.default_partition)]
-    partitions = [partition for name, partition in done.profile.partitions.items() if str(name) in names]
+def _download_without_internet(plan: DryRun) -> Iterator[Hit]:
+    names = list(plan.script.resources.partitions) or [str(plan.profile.default_partition)]
+    partitions = [partition for name, partition in plan.profile.partitions.items() if str(name) in names]
     if not partitions or any(partition.internet is not False for partition in partitions):
         return
-    if _PROXY.search(done.script.text):  # nodes without the internet may reach a proxy
+    if _PROXY.search(plan.script.text):  # through a proxy, such nodes may reach the internet
         return
     lines = set()
-    for entry in done.trace:
+    for entry in plan.trace:
         if entry.line not in lines and (words := _downloading_words(entry.command)):
             lines.add(entry.line)
             what = f"{words} needs the internet, and nodes of {names[0]} have none"
             why = "internet: false in the profile says that nodes can't"
-            yield Hit(done.at(entry.line), what, f"do it on the login node, before the job ({why})")
+            yield Hit(plan.at(entry.line), what, f"do it on the login node, before the job ({why})")
 
 
 def _downloading_words(command: str) -> str:

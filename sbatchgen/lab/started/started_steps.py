@@ -1,4 +1,4 @@
-"""Rules about steps in a dry run: steps that Slurm refuses, that wait, or that want the same GPU.
+"""Rules about the steps of a plan: steps that Slurm refuses, that wait, or that want the same GPU.
 
 Source: srun(1).
 """
@@ -29,43 +29,43 @@ _LOCALHOST = re.compile(r"(?:localhost|127\.0\.0\.1):(\d{2,5})\b")
 
 
 @RULES.add("SB340", "warning", "a step that Slurm refuses", source="srun(1)")
-def _refused(done: DryRun) -> Iterator[Hit]:
-    for step in done.steps:
-        if step.refusal and not any(bad_node_options(done, step)):
+def _refused_step(plan: DryRun) -> Iterator[Hit]:
+    for step in plan.steps:
+        if step.refusal and not any(bad_node_options(plan, step)):
             what = f"Slurm refuses this step: {step.refusal}"
-            fix = "see -n, -N and -c of srun"
-            if "(gres)" in step.refusal and not any(done.grant.gpus):
+            fix = "check -n, -N and -c of this srun"
+            if "(gres)" in step.refusal and not any(plan.grant.gpus):
                 what = f"Slurm refuses this step, unless the partition gives whole nodes: {step.refusal}"
                 fix = "ask for the GPUs of the job, as by --gpus-per-node, or plan with --profile"
-            yield Hit(done.at(step.line), what, fix)
+            yield Hit(plan.at(step.line), what, fix)
 
 
 @RULES.add(*SAME_GPU, source=NCCL)
-def _same_gpu(done: DryRun) -> Iterator[Hit]:
+def _programs_on_same_gpu(plan: DryRun) -> Iterator[Hit]:
     """Find programs that the script puts on the same GPU while another GPU of the node is idle."""
     # The programs for which the script sets CUDA_VISIBLE_DEVICES, and their GPUs.
-    chosen = [
+    with_gpus = [
         (step, process.gpus)
-        for step in done.steps
+        for step in plan.steps
         if not step.is_srun
         for process in step.processes
         if process.gpus and "CUDA_VISIBLE_DEVICES" in process.env
     ]
-    for (first, gpus), (second, second_gpus) in combinations(chosen, 2):
-        used = {gpu for step, numbers in chosen if step.waits == first.waits for gpu in numbers}
-        idle = {*range(min(done.grant.gpus))} - used
+    for (first, gpus), (second, second_gpus) in combinations(with_gpus, 2):
+        used = {gpu for step, numbers in with_gpus if step.waits == first.waits for gpu in numbers}
+        idle = {*range(min(plan.grant.gpus))} - used
         shared = {*gpus} & {*second_gpus}
         if run_at_once(first, second) and shared and idle:
             what = f"this program and that of line {first.line} want GPU {min(shared)} at once"
             fix = f"CUDA_VISIBLE_DEVICES={min(idle)} for one of them: this GPU is idle"
-            yield Hit(done.at(second.line), what, fix)
+            yield Hit(plan.at(second.line), what, fix)
             return
 
 
 @RULES.add("SB347", "warning", "a server on another node than localhost", source="docs/design/slurm.md")
-def _server_elsewhere(done: DryRun) -> Iterator[Hit]:
+def _server_on_other_node(plan: DryRun) -> Iterator[Hit]:
     """Find steps that ask a server at localhost while Slurm runs the server on another node."""
-    started = [(step, process) for step in done.steps for process in step.processes if not done.ended.limit]
+    started = [(step, process) for step in plan.steps for process in step.processes if not plan.result.limit]
     listening = [(step, process.node, _possible_ports(process.argv)) for step, process in started]
     lines = set()  # lines with a hit
     for step, process in started:
@@ -77,26 +77,25 @@ def _server_elsewhere(done: DryRun) -> Iterator[Hit]:
                 node, line = min(running.items())
                 what = f"this runs on {process.node} and asks localhost:{port}, but the program of line "
                 what += f"{line} listens on {node}"
-                yield Hit(done.at(step.line), what, "srun -w NODE for both, or the name of the node")
+                yield Hit(plan.at(step.line), what, "srun -w NODE for both, or the name of the node")
 
 
 def _possible_ports(argv: Sequence[str]) -> set[str]:
-    """Return the words of a command that may be a port; of a word with =, only the part after it."""
+    """Return the words of a command that may be a port. In a word such as --port=8000, this is the end."""
     return {word.rpartition("=")[2] for word in argv if "://" not in word}
 
 
 @RULES.add(
     "SB348", "warning", "a server that runs on when the others have ended", source="docs/design/slurm.md"
 )
-def _server_never_ends(done: DryRun) -> Iterator[Hit]:
-    """Find steps in which some tasks serve and others end.
+def _server_never_ends(plan: DryRun) -> Iterator[Hit]:
+    """Find steps in which some tasks are servers, which never end, and the other tasks end.
 
-    Slurm ends the step only when all tasks have ended, because a task that ends with 0 does not end the
-    others.
+    A task that ends with 0 does not end the others, so the step holds its nodes while the servers run.
     """
-    if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", done.script.text):
+    if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", plan.script.text):
         return  # the script itself ends the server
-    for step in done.steps if not done.ended.limit else ():
+    for step in plan.steps if not plan.result.limit else ():
         if not step.is_srun or "wait" in srun_options(step) or step.background:
             continue
         last_by_rank = {process.rank: process for process in step.processes}  # the last program of each task
@@ -110,60 +109,60 @@ def _server_never_ends(done: DryRun) -> Iterator[Hit]:
             client = next(process for number, process in last_by_rank.items() if number not in servers)
             what = f"{servers[rank].argv[0]} of rank {rank} never ends: when {client.argv[0]} of rank "
             what += f"{client.rank} has ended, the step holds its nodes until the time limit"
-            yield Hit(done.at(step.line), what, "srun --wait=60")
+            yield Hit(plan.at(step.line), what, "srun --wait=60")
 
 
 @RULES.add_for_dry_run(steps.RULES, "SB310")
-def _waits_for_a_step(done: DryRun) -> Iterator[Hit]:
-    if any(any(bad_node_options(done, step)) for step in done.steps if step.is_srun and not step.refusal):
+def _step_waits_for_step(plan: DryRun) -> Iterator[Hit]:
+    if any(any(bad_node_options(plan, step)) for step in plan.steps if step.is_srun and not step.refusal):
         return
     lines = set()  # lines of first steps for which another step waits
-    for first, second, shared in overlaps(done):
+    for first, second, shared in overlaps(plan):
         node = min(shared)
         if first.line in lines or not all(node in step.takes for step in (first, second)):
             continue
-        if (cause := _cause_of_waiting(done, first, second, node)) is not None:
+        if (cause := _cause_of_waiting(plan, first, second, node)) is not None:
             lines.add(first.line)
             what = f"{cause.where}this step waits until that of line {first.line} ends: each {cause.taken}"
-            yield Hit(done.at(second.line), what, cause.fix, "info" if cause.where else None)
+            yield Hit(plan.at(second.line), what, cause.fix, "info" if cause.where else None)
 
 
 class _WaitCause(NamedTuple):
     """Why a step waits until another step ends."""
 
-    where: str  # the beginning of a sentence: on which clusters the step waits; "" for all
-    taken: str  # the end of a sentence: what each of the two steps takes
+    where: str  # the beginning of the message: the clusters on which the step waits; "" for all clusters
+    taken: str  # the end of the message: the thing that each of the two steps takes
     fix: str
 
 
-def _cause_of_waiting(done: DryRun, first: Step, second: Step, node: str) -> _WaitCause | None:
+def _cause_of_waiting(plan: DryRun, first: Step, second: Step, node: str) -> _WaitCause | None:
     """Return why the second step waits for the first on a node; None if it does not wait."""
-    parts = [step.takes[node] for step in (first, second)]
-    sharing, gpus = {first.sharing, second.sharing}, min(part.gpus for part in parts)
-    node_index = done.grant.nodes.index(node)
+    shares = [step.takes[node] for step in (first, second)]
+    sharing, gpus = {first.sharing, second.sharing}, min(share.gpus for share in shares)
+    node_index = plan.grant.nodes.index(node)
     if "overlap" in sharing:
         return None
     if "whole" in sharing:
         fix = "srun --overlap --mem=0 to share, or --exact with -n, -c and the GPUs of each step"
         return _WaitCause("", f"takes all of {node}", fix)
     requested = _requested_gpus(second, node)
-    if 2 * gpus > done.grant.asked_gpus[node_index] and gpus > requested:
-        option = done.script.resources.gpu_option
+    if 2 * gpus > plan.grant.asked_gpus[node_index] and gpus > requested:
+        option = plan.script.resources.gpu_option
         fix = f"srun --{option}={'gpu:' * (option == 'gres')}{requested or 1}, the option of the job"
         return _WaitCause("", f"gets {counted(gpus, 'GPU')} of {node}", fix)
-    if knows_cpus(done.script) and any(part.cpus >= done.grant.cpus[node_index] for part in parts):
+    if knows_cpus(plan.script) and any(share.cpus >= plan.grant.cpus[node_index] for share in shares):
         where = "where a job gets only the CPUs that it asks for, "
         return _WaitCause(where, f"takes all of {node}", "srun -n and -c of each step, its part of them")
-    if _takes_all_memory(done, first) and _takes_all_memory(done, second):
+    if _takes_all_memory(plan, first) and _takes_all_memory(plan, second):
         fix = "srun --mem=..., the part of each step"
         return _WaitCause("where Slurm counts memory, ", "gets all of --mem", fix)
     return None
 
 
-def _takes_all_memory(done: DryRun, step: Step) -> bool:
+def _takes_all_memory(plan: DryRun, step: Step) -> bool:
     """Return whether a step takes all memory of the job, because its own options ask for no part."""
     asks_for_part = any(name.startswith("mem") for name in srun_options(step) if name != "mem-bind")
-    return bool(done.script.resources.mem) and not asks_for_part
+    return bool(plan.script.resources.mem) and not asks_for_part
 
 
 def _requested_gpus(step: Step, node: str) -> int:
