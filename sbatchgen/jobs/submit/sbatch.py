@@ -171,7 +171,8 @@ def submit(
     clusters = env.get("SBATCH_CLUSTERS") or (option.value if option else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     # The later jobs of a chain or a sweep find the copy that the first job has made.
-    new_copy = submission.snapshot if submission.snapshot and not submission.snapshot.place.exists() else None
+    snapshot = submission.snapshot
+    new_copy = snapshot if snapshot and not snapshot.copy_folder.exists() else None
     if new_copy:
         new_copy.copy()
     entry = IndexEntry(index, record, run_dir, note)
@@ -219,7 +220,7 @@ def _undone_on_failure(
         records.drop(run_dir)
         entry.change(Index.remove)
         if new_copy:
-            shutil.rmtree(new_copy.place, ignore_errors=True)
+            shutil.rmtree(new_copy.copy_folder, ignore_errors=True)
         raise
 
 
