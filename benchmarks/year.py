@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, RunWithJobs, index_file
 
 MOST = 15.0
 LEAST_S = 0.1  # CPU seconds of n below which a ratio says nothing
@@ -82,7 +82,7 @@ def make_sweep(folder: Path, count: int) -> None:
         for job in range(10)
     ]
     index = Index(index_file({"XDG_STATE_HOME": str(folder / "state")}))
-    index.add([(Run("sweep", str(run_dir), shared=False, created=1e9), jobs)])
+    index.add([RunWithJobs(Run("sweep", str(run_dir), shared=False, created=1e9), jobs)])
 
 
 def make_log(folder: Path, mebibytes: int) -> None:

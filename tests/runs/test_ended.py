@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.ended import KeptProgress
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, RunWithJobs, index_file
 from sbatchgen.jobs.runs.status import run_states
 
 
@@ -19,7 +19,8 @@ def two_runs(folder: Path) -> tuple[Index, list[Run]]:
         (folder / name).mkdir()
         (folder / name / "status.json").write_text('{"state": "done", "epoch": 3}')
         runs.append(Run(name, str(folder / name), shared=False, created=1.0))
-        index.add([(runs[-1], [RunJob(f"key{name}", name, "7", "", 1.0, "COMPLETED", ended=True)])])
+        job = RunJob(f"key{name}", name, "7", "", 1.0, "COMPLETED", ended=True)
+        index.add([RunWithJobs(runs[-1], [job])])
     return index, runs
 
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.runs.index import BUSY_S, index_file
+from sbatchgen.jobs.runs.index import STATES_LOCK_S, index_file
 from sbatchgen.jobs.runs.record import Record, as_typed
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
@@ -178,6 +178,6 @@ def _change(environment: Mapping[str, str], change: Callable[[KeptStarts], KeptS
     with contextlib.suppress(OSError):
         file = _file(environment)
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with files.locked(file.with_suffix(".lock"), BUSY_S):
+        with files.locked(file.with_suffix(".lock"), STATES_LOCK_S):
             text = json.dumps(asdict(change(_read(environment))))
             files.put(file, text.encode(), mode=files.PRIVATE)
