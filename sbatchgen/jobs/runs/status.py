@@ -15,7 +15,7 @@ from sbatchgen.jobs.runs.events import EVENTS, STATUS
 from sbatchgen.jobs.runs.failure import Failure, crash_line, failures
 from sbatchgen.jobs.runs.index import LOST, Index, Run, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, last_starts, newest_logs
-from sbatchgen.jobs.runs.plain_job import NOWHERE, PlainJob
+from sbatchgen.jobs.runs.plain_job import NO_RUN_FOLDER, PlainJob
 from sbatchgen.jobs.runs.points import SweepState
 from sbatchgen.jobs.runs.program_states import ProgramState, program_that_ended_job, read_programs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
@@ -62,7 +62,7 @@ class RunState:
     @property
     def folder(self) -> str:
         """Its run folder, or the working folder of a job that has none."""
-        if self.plain and self.run.folder.name == NOWHERE:
+        if self.plain and self.run.folder.name == NO_RUN_FOLDER:
             return self.plain.record.folder
         return str(self.run.folder / self.point)
 
