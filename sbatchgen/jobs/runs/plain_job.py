@@ -1,7 +1,7 @@
 """Finds jobs that the user did not submit with sbatchgen, for the commands that look at jobs.
 
-The user has submitted such a job with plain sbatch or another program, or a colleague has. There is no record of its
-submission that this user can read. The facts come from Slurm, from logs, and from those files in a
+The user has submitted such a job with plain sbatch or another program, or a colleague has. There is no record
+of its submission that this user can read. The facts come from Slurm, from logs, and from those files in a
 colleague's run folder that others can read. Nothing in this module changes a job.
 """
 
@@ -392,8 +392,8 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
 def command_to_submit_again(job: PlainJob, options: Sequence[str], folder: Path) -> str:
     """Return the command that submits a job again with more options; "" if its script is not known.
 
-    The command is typed in `folder`. An option has one word, such as "--mem=64G". Options and arguments of the
-    first submission are kept.
+    The command is for the folder `folder`. An option is one word, such as "--mem=64G". The options and the
+    arguments of the first submission are kept.
     """
     words = _split_command(job.line)
     path = job.record.script
