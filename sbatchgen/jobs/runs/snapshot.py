@@ -24,7 +24,7 @@ from sbatchgen.base.quoting import word
 from sbatchgen.check.script.trainer_name import trainer_is_file
 from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob
-from sbatchgen.jobs.runs.folder_check import error
+from sbatchgen.jobs.runs.folder_check import error_at
 from sbatchgen.jobs.runs.record import Code, code_in
 
 MAX_BYTES = 256 << 20  # the largest size of a snapshot: the bytes of all its files together
@@ -170,11 +170,11 @@ def errors_about_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[
     names = {os.path.relpath(file, snapshot.root) for file in (path, os.path.realpath(path))}
     if resolved.trainer.startswith("/") and not any(name.startswith("../") for name in names):
         fix = f"--trainer {word(os.path.relpath(path, work_dir))}"
-        yield error(resolved, "trainer", f"the job would run {path}, not its copy in the snapshot", fix)
+        yield error_at(resolved, "trainer", f"the job would run {path}, not its copy in the snapshot", fix)
     elif not resolved.trainer.startswith("/") and path.exists() and not names & snapshot.sources.keys():
         name = word(resolved.trainer)
         fix = f"git add {name}; or --snapshot-file {name}"
-        yield error(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
+        yield error_at(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
 
 
 def warnings_about_inputs(
