@@ -14,7 +14,7 @@ import pytest
 
 from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.runs.index import Index, index_file
-from sbatchgen.jobs.runs.job_log import START
+from sbatchgen.jobs.runs.job_log import JOB_START
 from sbatchgen.jobs.runs.record import Record, keep, records
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER, RAISED
@@ -308,7 +308,7 @@ def test_a_setup_that_ends_the_script_without_a_word_is_told(
 def test_the_start_of_a_job_is_what_its_script_prints() -> None:
     (said,) = re.findall(r'echo "(Job \$.*)"', (REPOSITORY / "tests/golden/ddp-msu.sh").read_text())
     values = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "restarts": "1", "max_restarts": "10"}
-    assert START.fullmatch(Template(said).substitute(values))
+    assert JOB_START.fullmatch(Template(said).substitute(values))
 
 
 def test_an_exception_is_told_with_its_rank_file_and_line(

@@ -69,21 +69,21 @@ def test_no_file_of_a_process_is_a_log(tmp_path: Path, pattern: str) -> None:
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
-    assert list(tail.more()) == []
+    assert list(tail.new_bytes()) == []
     path.write_bytes(b"one\n")
-    assert list(tail.more()) == [b"one\n"]
+    assert list(tail.new_bytes()) == [b"one\n"]
     with path.open("ab") as file:
         file.write(b"two\n\xff")
-    assert list(tail.more()) == [b"two\n\xff"]
-    assert list(tail.more()) == []
+    assert list(tail.new_bytes()) == [b"two\n\xff"]
+    assert list(tail.new_bytes()) == []
     path.write_bytes(b"cut\n")  # by a job that does not append
-    assert list(tail.more()) == [b"cut\n"]
+    assert list(tail.new_bytes()) == [b"cut\n"]
     (tmp_path / "new").write_bytes(b"another file\n")
     (tmp_path / "new").replace(path)
-    assert list(tail.more()) == [b"another file\n"]
+    assert list(tail.new_bytes()) == [b"another file\n"]
     path.unlink()
     os.mkfifo(path)
-    assert list(tail.more()) == []
+    assert list(tail.new_bytes()) == []
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1 << 20])

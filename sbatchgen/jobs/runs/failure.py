@@ -15,10 +15,9 @@ from typing import Any, Literal, NamedTuple
 
 from sbatchgen.base.errors import parse_error_line
 from sbatchgen.base.frozen import frozen
+from sbatchgen.jobs.runs.job_log import NumberedLine
 from sbatchgen.jobs.slurm.explanation import Explanation, filled, read_table
 
-# A line of a log after its number, which counts from 1: (12, "ValueError: a batch is empty").
-NumberedLine = tuple[int, str]
 # The ranks of causes, in the order in which causes are shown. "own" is for an error message of the script or
 # the trainer in the form of sbatchgen: "error: WHAT; fix: FIX". failures.yaml explains the other ranks.
 Rank = Literal["outside", "cause", "own", "limit", "effect"]

@@ -338,7 +338,7 @@ def _files_of(run: Run, record: Record) -> list[Path]:
     """Return the files that belong to one job only: its script as it was submitted, and its logs."""
     from sbatchgen.jobs.runs.job_log import find_logs  # here, because a submission needs no logs
 
-    return [run.folder / f"job-{record.job}.slurm", *find_logs(record, errors=True)]
+    return [run.folder / f"job-{record.job}.slurm", *find_logs(record, with_stderr=True)]
 
 
 class _Contents(NamedTuple):

@@ -14,7 +14,7 @@ from sbatchgen.jobs.runs.ended import KeptProgress
 from sbatchgen.jobs.runs.events import EVENTS, STATUS
 from sbatchgen.jobs.runs.failure import Failure, crash_line, failures
 from sbatchgen.jobs.runs.index import LOST, Index, Run, RunJob
-from sbatchgen.jobs.runs.job_log import last_start, last_starts, newest_logs
+from sbatchgen.jobs.runs.job_log import NumberedLine, last_start, last_starts, newest_logs
 from sbatchgen.jobs.runs.plain_job import NO_RUN_FOLDER, PlainJob
 from sbatchgen.jobs.runs.points import SweepState
 from sbatchgen.jobs.runs.program_states import ProgramState, program_that_ended_job, read_programs
@@ -266,12 +266,12 @@ def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
     submission = record.read_record(state.run.folder, job.id) if job and not is_local(job) else None
     if not job or not submission or submission.array:
         return ""
-    logs = [last_starts(path, AT_END) for path in newest_logs(submission)]
+    starts = [last_starts(path, AT_END) for path in newest_logs(submission)]
     # A job that waits, or was cancelled while it waited, has not begun its newest start.
     # So the last start in its log is the one whose end is asked for.
     is_waiting_again = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
-    cause = _last_outside_cause(line for _, last in logs for line in last) if is_waiting_again else None
-    earlier_lines = [line for before, _ in logs for line in before]
+    cause = _last_outside_cause(line for start in starts for line in start.last) if is_waiting_again else None
+    earlier_lines = [line for start in starts for line in start.before]
     if not cause or cause.cause not in _CAUSES_OF_REQUEUE:
         cause = _last_outside_cause(earlier_lines)
     how = cause.means if cause else ""
@@ -285,7 +285,7 @@ def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
     return how
 
 
-def _last_outside_cause(lines: Iterable[tuple[int, str]]) -> Failure | None:
+def _last_outside_cause(lines: Iterable[NumberedLine]) -> Failure | None:
     """Return the last cause in lines of a log that is outside the training, or a limit; None without one."""
     causes = [cause for cause in failures("", lines, "") if cause.rank in ("outside", "limit")]
     return max(causes, key=lambda cause: cause.line, default=None)

@@ -40,7 +40,7 @@ def run_locally(
         ended, tail = False, Tail(log)
         while not ended:
             ended = leader.poll() is not None
-            for piece in tail.more():
+            for piece in tail.new_bytes():
                 show(piece)
             if not ended:
                 time.sleep(0.1)
