@@ -48,8 +48,8 @@ def _warn_of_completed(index: Index, run: Run) -> None:
     from sbatchgen.jobs.runs.status import run_states
 
     (state,), _ = run_states(index, os.environ, [run])
-    if state.last and state.last.state == "COMPLETED":
-        what = f"job {state.last.id} of run {run.name} has completed; resume starts the run again"
+    if state.last_job and state.last_job.state == "COMPLETED":
+        what = f"job {state.last_job.id} of run {run.name} has completed; resume starts the run again"
         click.get_current_context().meta[submit.EXTRA_FINDINGS] = (Finding("warning", Problem(what)),)
 
 

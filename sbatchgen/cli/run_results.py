@@ -63,7 +63,7 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
     put_in_form(form, result, cost.as_text(result))
     slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
     for problem in [
-        *filter(None, [state.quiet, slow]),
+        *filter(None, [state.standstill, slow]),
         *(problem.what for problem in problems),
         *result.problems,
     ]:

@@ -207,12 +207,12 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     (state,), problems = point_states_of(open_index(), [run], changes=True)
     if problems:
         raise SlurmError(problems)
-    name, job = state.run.name, state.last
+    name, job = state.run.name, state.last_job
     rows = [row for row in state.queue_rows if row.state.name == "RUNNING"]
     if job and seen_jobs.is_local(job):
         sys.exit(run_here(command, os.environ))
     if not rows:
-        what = f"run {name} has no running job: {seen_jobs.words(job) if job else 'nothing'}"
+        what = f"run {name} has no running job: {seen_jobs.state_in_words(job) if job else 'nothing'}"
         raise SlurmError.of(what, fix=f"sbatchgen status {name}")
     if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
         what = f"run {name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"

@@ -409,7 +409,9 @@ def test_ten_thousand_runs_are_one_question(
     states, problems = status.run_states(index, os.environ, index.runs())
     status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
-    assert [run_state.last.state for run_state in states if run_state.last] == ["RUNNING"] * 100 + [""] * 200
+    assert [run_state.last_job.state for run_state in states if run_state.last_job] == ["RUNNING"] * 100 + [
+        ""
+    ] * 200
 
 
 def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Path, command: Command) -> None:
@@ -575,10 +577,13 @@ def test_states_are_words(folder: Path) -> None:
     job = RunJob(
         key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0
     )
-    assert seen_jobs.words(job) == "submitted"
-    assert seen_jobs.words(job._replace(state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
-    assert seen_jobs.words(job._replace(state="SOMETHING_NEW")) == "something new"
-    assert RunState(run=None, jobs=()).last is None  # type: ignore[arg-type]
+    assert seen_jobs.state_in_words(job) == "submitted"
+    assert (
+        seen_jobs.state_in_words(job._replace(state="OUT_OF_MEMORY", ended=True))
+        == "ended for lack of memory"
+    )
+    assert seen_jobs.state_in_words(job._replace(state="SOMETHING_NEW")) == "something new"
+    assert RunState(run=None, jobs=()).last_job is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("state", "said"), [("COMPLETED", True), ("TIMEOUT", False)])

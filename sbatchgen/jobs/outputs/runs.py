@@ -120,7 +120,7 @@ def logs_output(run: str, text: str) -> LogsOutput:
 
 def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> BriefStatusOutput:
     """Return the output of `status --brief`: all runs that wait or run, and the newest that have ended."""
-    live = [state for state in states if state.last and not state.last.ended]
+    live = [state for state in states if state.last_job and not state.last_job.ended]
     ended = [state for state in reversed(states) if state not in live]
     max_ended = max(MAX_BRIEF_RUNS - len(live), 0)
     runs = [_brief(state) for state in (*live, *ended[:max_ended])]
@@ -128,7 +128,7 @@ def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> Bri
 
 
 def _brief(state: RunState) -> _BriefRun:
-    job, sweep = state.last, state.sweep
+    job, sweep = state.last_job, state.sweep
     queue_states = {row.state.name for row in state.queue_rows}
     return {
         "name": state.run.name,
@@ -138,7 +138,7 @@ def _brief(state: RunState) -> _BriefRun:
         "ended": bool(job and job.ended),
         "says": _cut(overview.headline(state)),
         "training": _cut(state.progress.says if state.progress else ""),
-        "quiet": state.quiet,
+        "quiet": state.standstill,
         "points": {name: numbers_as_text(numbers) for name, numbers in sweep.numbers_by_state.items()}
         if sweep
         else None,
@@ -158,7 +158,7 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
             "jobs": state.jobs,
             "queue": [_queued(row) for row in state.queue_rows],
             "training": state.progress,
-            "quiet": state.quiet,
+            "quiet": state.standstill,
             "programs": state.programs,
             "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
         }

@@ -190,7 +190,7 @@ def _with_hang(causes: Sequence[Failure], end: JobEnd) -> Sequence[Failure]:
     if not says:
         return causes
     fix = f"the stack of that rank, in {folder / 'stacks'}, shows how it came there"
-    means, file = f"it hung: {says.removeprefix(stall.HANGS)}", str(folder / stall.HANG)
+    means, file = f"it hung: {says.removeprefix(stall.HANGS_PREFIX)}", str(folder / stall.HANG_FILE)
     hang = Failure(cause="hung", rank="cause", means=means, fix=fix, file=file)
     return [hang, *(cause for cause in causes if cause.rank not in ("limit", "effect"))]
 

@@ -14,7 +14,7 @@ from sbatchgen.base.units import Duration, Memory, as_requested, elapsed
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.runs.points import DONE
 from sbatchgen.jobs.runs.program_states import ProgramState
-from sbatchgen.jobs.runs.seen_jobs import words
+from sbatchgen.jobs.runs.seen_jobs import state_in_words
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.usage import RunUsage, run_usage
 
@@ -85,7 +85,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     ]
     report = Report(
         name=state.run.name,
-        state=DONE if done else words(state.last) if state.last else "no job",
+        state=DONE if done else state_in_words(state.last_job) if state.last_job else "no job",
         done=done and all(job.ended for job in state.jobs),
         source=usage.source,
         jobs=len(state.jobs),
@@ -115,7 +115,7 @@ def _is_done(state: RunState) -> bool:
     """Return whether the newest start of a run, or each point of its sweep, has ended well."""
     if state.sweep:
         return [*state.sweep.numbers_by_state] == [DONE]
-    ended = (state.progress and state.progress.state) or (state.last.state if state.last else "")
+    ended = (state.progress and state.progress.state) or (state.last_job.state if state.last_job else "")
     return ended in (DONE, "COMPLETED")
 
 

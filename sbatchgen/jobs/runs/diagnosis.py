@@ -22,7 +22,7 @@ from sbatchgen.jobs.runs.job_end import NO_FAILURE, JobEnd, has_failed, job_to_d
 from sbatchgen.jobs.runs.overview import headline
 from sbatchgen.jobs.runs.points import FAILED
 from sbatchgen.jobs.runs.progress import Progress
-from sbatchgen.jobs.runs.seen_jobs import ERRORS
+from sbatchgen.jobs.runs.seen_jobs import ENDED_WITH_ERRORS
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import reason
@@ -67,10 +67,10 @@ def is_failed(state: RunState) -> bool:
     """Return whether a run is known to have failed: its newest job, its training, or a point of its sweep."""
     if state.sweep:
         return FAILED in state.sweep.numbers_by_state
-    job = state.last
+    job = state.last_job
     if job is None or not job.ended:
         return False
-    return job.says == ERRORS or has_failed(job.state, job, state.progress)
+    return job.says == ENDED_WITH_ERRORS or has_failed(job.state, job, state.progress)
 
 
 def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", job_id: str = "") -> Diagnosis:
@@ -98,8 +98,8 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     failed = end.is_failure or has_hidden_crash or bool(causes)
     says = _end_in_words(end, says, is_failure=failed, has_hidden_crash=has_hidden_crash)
     fix = "" if failed else _fix_for_wait(state)
-    if state.quiet:
-        texts = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
+    if state.standstill:
+        texts = sorted((says, state.standstill), key=lambda text: not text.startswith(stall.HANGS_PREFIX))
         says, fix = "; ".join(texts), _fix_for_stall(state)  # the text about a hanging rank comes first
     log = _log_to_show(end)
     bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
@@ -125,9 +125,9 @@ def _end_in_words(end: JobEnd, run_headline: str, *, is_failure: bool, has_hidde
     if end.task:
         unit = "point" if end.state.sweep else "task"
         says = f"{unit} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
-    if is_failure and end.state_name in NO_FAILURE and not (has_hidden_crash and ERRORS in says):
-        says += f", {ERRORS}" if has_hidden_crash else ", but its training failed"
-    if restarted := end.state.restarted or (end.row.before if end.row else ""):
+    if is_failure and end.state_name in NO_FAILURE and not (has_hidden_crash and ENDED_WITH_ERRORS in says):
+        says += f", {ENDED_WITH_ERRORS}" if has_hidden_crash else ", but its training failed"
+    if restarted := end.state.previous_end or (end.row.before if end.row else ""):
         says += f"; the start before: {restarted}"
     return says
 

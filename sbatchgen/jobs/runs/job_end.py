@@ -96,7 +96,7 @@ def job_to_diagnose(state: RunState, task: str, job_id: str = "") -> JobWithReco
         chosen = [record for record in with_point if record.job == job_id] or with_point
         if chosen:
             return JobWithRecord(jobs[chosen[0].job], chosen[0])
-    return JobWithRecord(state.last, submission(state, state.last.id) if state.last else None)
+    return JobWithRecord(state.last_job, submission(state, state.last_job.id) if state.last_job else None)
 
 
 def _row_of_task(

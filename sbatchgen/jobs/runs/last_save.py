@@ -15,7 +15,7 @@ from sbatchgen.base import files
 from sbatchgen.jobs.inputs.document import MAX_BYTES
 from sbatchgen.jobs.runs.events import STATUS, number, read_object, some_events
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.stall import CLOCKS_S
+from sbatchgen.jobs.runs.stall import MAX_CLOCK_DIFFERENCE_S
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 STOP = "stop"  # the stop file, in the run folder
@@ -109,7 +109,7 @@ def _has_begun(folder: Path, job_start: float) -> bool:
     if read_object(folder / STATUS).get("state") != "running":
         return False
     newest = (event for event in some_events(folder, from_end=True) if event["event"] in _TRAINING_EVENTS)
-    return any((number(event.get("time")) or 0.0) > job_start - CLOCKS_S for event in newest)
+    return any((number(event.get("time")) or 0.0) > job_start - MAX_CLOCK_DIFFERENCE_S for event in newest)
 
 
 def _has_ended(folder: Path) -> bool:

@@ -11,7 +11,7 @@ from sbatchgen.jobs.runs.events import read_object
 from sbatchgen.jobs.runs.index import RunJob
 from sbatchgen.jobs.runs.points import FAILED, NEW, STOPPED, SweepState
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.seen_jobs import ERRORS, SAVED, words
+from sbatchgen.jobs.runs.seen_jobs import ENDED_WITH_ERRORS, SAVED, state_in_words
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.submitted_scripts import loss_on_restart
 from sbatchgen.jobs.slurm.queue import SlurmJob
@@ -27,15 +27,15 @@ def overview(states: Sequence[RunState]) -> str:
     """Return a table with a line for each run, in the order of `states`."""
     rows = [HEADINGS]
     for state in states:
-        job = (state.last.id, _last_job_in_words(state)) if state.last else ("", "")
-        training = (state.progress.says if state.progress else "", state.quiet)
+        job = (state.last_job.id, _last_job_in_words(state)) if state.last_job else ("", "")
+        training = (state.progress.says if state.progress else "", state.standstill)
         rows.append((state.run.name, *job, "; ".join(filter(None, training))))
     return table(tuple(map(one_line, row)) for row in rows)
 
 
 def _last_job_in_words(state: RunState) -> str:
     """Return the last job's state in words, with the failed program if it has several; "" without a job."""
-    job, program = state.last, state.failed_program
+    job, program = state.last_job, state.failed_program
     if job is None:
         return ""
     return _state_in_words(job._replace(says=program.says) if program else job, state.queue_rows)
@@ -44,7 +44,7 @@ def _last_job_in_words(state: RunState) -> str:
 def _job_facts(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the jobs of a run with their states; for a job without records, also its tasks and its owner."""
     for job in state.jobs:
-        says = _last_job_in_words(state) if job is state.last else _state_in_words(job, ())
+        says = _last_job_in_words(state) if job is state.last_job else _state_in_words(job, ())
         when = f"; submitted {_local(job.submitted):%Y-%m-%d %H:%M}" if job.submitted else ""
         yield f"job {job.id or '?'}", f"{says}{when}"
     if state.job:  # the state is about an older job
@@ -58,7 +58,7 @@ def _job_facts(state: RunState) -> Iterator[tuple[str, str]]:
 
 def _program_facts(state: RunState) -> Iterator[tuple[str, str]]:
     """Yield the programs of a job with several programs, each with its state."""
-    job_ended = state.last is not None and state.last.ended
+    job_ended = state.last_job is not None and state.last_job.ended
     running = {"starts": "started", "ready": "ready"}  # the words for states of running programs
     for program in state.programs:
         says = f"{running.get(program.state, program.state)} {_clock(_local(program.since))}"
@@ -70,11 +70,11 @@ def _program_facts(state: RunState) -> Iterator[tuple[str, str]]:
 
 def _state_in_words(job: RunJob, queue_rows: Sequence[SlurmJob]) -> str:
     """Return the state of a job in words; `queue_rows` has squeue's rows of the job."""
-    text = words(job)
+    text = state_in_words(job)
     if len(queue_rows) != 1 or queue_rows[0].state.ended:
         if job.says == SAVED:  # these words replace "failed"
             return job.says
-        comma = "," if job.says == ERRORS else ":"
+        comma = "," if job.says == ENDED_WITH_ERRORS else ":"
         return f"{text}{comma} {job.says}" if job.says else text
     (row,) = queue_rows
     restarts = f", restart {row.restarts}" if row.restarts else ""
@@ -88,7 +88,7 @@ def _state_in_words(job: RunJob, queue_rows: Sequence[SlurmJob]) -> str:
 
 def headline(state: RunState) -> str:
     """Return in a line what the last job of a run does, or how it ended."""
-    job = state.last
+    job = state.last_job
     if job and not job.id and state.plain:
         return LOG_ONLY
     return one_line(f"job {job.id} {_last_job_in_words(state)}") if job else "no job yet"
@@ -102,8 +102,8 @@ def page(
     The points of a sweep are sorted by `sort`, a metric or a parameter, or else by their results.
     """
     progress = state.progress
-    hangs = state.quiet.startswith(stall.HANGS)
-    facts = [("hangs", state.quiet.removeprefix(stall.HANGS))] if hangs else []
+    hangs = state.standstill.startswith(stall.HANGS_PREFIX)
+    facts = [("hangs", state.standstill.removeprefix(stall.HANGS_PREFIX))] if hangs else []
     facts.append(("folder", state.folder))
     facts += _job_facts(state)
     facts += [(f"program {name}", says) for name, says in _program_facts(state)]
@@ -113,10 +113,10 @@ def page(
         facts += [fact for fact in (*more, ("checkpoint", progress.checkpoint)) if fact[1]]
     checked = preflight_says(state.run.folder)
     facts += [("preflight", checked)] if checked else []
-    facts += [("stands still", state.quiet)] if state.quiet and not hangs else []
-    facts += [("plans so far", state.right_plans)] if state.right_plans else []
-    facts += [("start before", state.restarted)] if state.restarted else []
-    is_completed = state.last is not None and state.last.state == "COMPLETED"
+    facts += [("stands still", state.standstill)] if state.standstill and not hangs else []
+    facts += [("plans so far", state.plan_accuracy)] if state.plan_accuracy else []
+    facts += [("start before", state.previous_end)] if state.previous_end else []
+    is_completed = state.last_job is not None and state.last_job.state == "COMPLETED"
     if records and not is_completed and (loss := loss_on_restart(records[-1], state.run.folder)):
         facts.append(("a restart", loss.says))
     facts += zip(["log", "", ""], logs, strict=False)

@@ -173,7 +173,7 @@ def _answers_for_run(state: RunState, answers: Accounted) -> Accounted:
 
 def _start_count(state: RunState, job: RunJob) -> int:
     """Return how often a job has started, as squeue or its log shows; 0 if neither shows it."""
-    row = state.queue_rows[0] if job is state.last and len(state.queue_rows) == 1 else None
+    row = state.queue_rows[0] if job is state.last_job and len(state.queue_rows) == 1 else None
     record = submission(state, job.id)
     logs = newest_logs(record, state.point) if record and (state.point or not record.array) else []
     by_squeue = row.restarts + bool(row.node_list or row.used_s) if row else 0

@@ -104,7 +104,7 @@ def after_completion(run: RunState, point: str = "") -> str:
         if not with_point:
             return ""
         return f"afterok:{with_point[-1].job}_{int(point) - with_point[-1].first}"
-    jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
+    jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last_job,) if job]
     jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given the id to another job
     if any(is_local(job) for job in jobs):
         return ""
