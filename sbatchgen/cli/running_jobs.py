@@ -102,10 +102,10 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
         for submission, (_, id_, cluster) in zip(submissions, jobs, strict=True)
     ]
     for (state, id_, cluster), submission, rows in zip(jobs, submissions, queued, strict=True):
-        training = last_save.training_folders(submission, state.run.folder, rows) if submission else []
-        if training and any(row.state.name == "PENDING" for row in rows):
+        trainings = last_save.running_trainings(submission, state.run.folder, rows) if submission else []
+        if trainings and any(row.state.name == "PENDING" for row in rows):
             _cancel(state, id_, cluster, "--state=PENDING")  # they would start when the running jobs end
-        answers = [last_save.ask_to_stop(submission, folder, row) for folder, row in training if submission]
+        answers = [last_save.ask_to_stop(submission, folder, row) for folder, row in trainings if submission]
         stopped += filter(None, answers)
         if any(answers):
             saving.append((state, id_, cluster))

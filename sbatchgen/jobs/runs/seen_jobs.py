@@ -110,7 +110,7 @@ def _jobs_on_cluster(
             is_overdue = time.time() - job.submitted > MAX_SUBMIT_S
             if job.state == LOST or is_overdue:
                 says = "sbatch's answer was lost, and there is no such job in the queue"
-                has_ended = job.state == LOST and is_overdue  # slurmctld may still show the job later
+                has_ended = job.state == LOST and is_overdue  # before that, slurmctld may still show it
                 yield job._replace(state=LOST, ended=has_ended, says=says), []
     if unknown_to_squeue:
         last_seen = _jobs_from_accounting(unknown_to_squeue, cluster, folders, environment)
