@@ -79,7 +79,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
     from sbatchgen.jobs.runs.status import run_states
 
     try:
-        between = bill.month_bounds(month) if month else bill.ALWAYS
+        period = bill.month_period(month) if month else bill.ALL_TIME
     except ValueError as error:
         fix = f"as in: --month {time.strftime('%Y-%m')}"
         raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error
@@ -89,7 +89,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
         raise CommandLineError.of(f"there is no folder {below}", at="--below")
     chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
     states, problems = run_states(index, os.environ, chosen) if chosen else ([], [])
-    result = bill.make_bill(states, os.environ, between)
+    result = bill.make_bill(states, os.environ, period)
     if form == "text" and not result.runs:
         note("note: no jobs of yours: sbatchgen status --all lists your runs")
         return

@@ -1,7 +1,7 @@
 """Completes the fixes of failures.yaml with facts of this machine and of Slurm, so that they can be typed.
 
-Such facts are the name of the failed node, the memory of the largest node, or the folder of conda. A fix names
-a package only for a well-known module. For any other module, a package with its name may be malicious.
+Such facts are the name of the failed node, the memory of the largest node, or the folder of conda. A fix
+names a package only for a well-known module. For any other module, a package with its name may be malicious.
 """
 
 import contextlib
@@ -90,8 +90,8 @@ def _parts(fix: str) -> list[tuple[str, str]]:
 def limit_memory(cause: Failure, script: JobScript | None, environment: Mapping[str, str]) -> Failure:
     """Return a cause whose fix asks for at most the memory of the largest node in the job's partition.
 
-    If the job had all memory of this node, the fix advises how to use less. A job that names no partition runs
-    in Slurm's default partition.
+    If the job had all memory of this node, the fix advises how to use less. A job that names no partition
+    runs in Slurm's default partition.
     """
     match = _MEM_OPTION.search(cause.fix)
     if not match or script is None:
@@ -188,7 +188,7 @@ def _fix_for_conda(_: Failure, run: FailedRun) -> str:
 
 
 def _fix_for_conda_in_script(_: Failure, run: FailedRun) -> str:
-    """Return the line that makes `conda activate` work in a finished script; "" if this shell has no conda."""
+    """Return a line that lets a finished script call `conda activate`; "" if this shell has no conda."""
     root = _conda_root(run)
     return f'write before conda activate: eval "$({word(root)}/bin/conda shell.bash hook)"' if root else ""
 
