@@ -82,7 +82,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     if last.command:
         words, old_args = _recorded_words(submit.submit, resumed, last)
         # A value of --resume says where the first job began, and this job continues.
-        auto = [] if last.by_default("resume") else ["--resume", "auto"]
+        auto = [] if last.has_default("resume") else ["--resume", "auto"]
         typed = [*words, *auto, *array, *options, *own_options]
         with _context(submit.submit, typed, (*old_args, *args)) as context:
             submit.submit.invoke(context)
@@ -185,7 +185,7 @@ def _recorded_words(
     Raises DocumentError if the record has an option that does not describe a job, such as --yes. A folder
     that was copied from elsewhere may hold any record.
     """
-    words, trainer_args = last.typed
+    words, trainer_args = last.typed_words
     with command.make_context(command.name, [*words], obj=trainer_args) as context:
         typed = [
             name for name in _SUBMISSION_OPTIONS if context.get_parameter_source(name) is _FROM_COMMAND_LINE
@@ -204,12 +204,12 @@ def last_record(run: Run) -> Record:
 
     Raises DocumentError: the run has no record, or the folder does not exist any more.
     """
-    from sbatchgen.jobs.runs.record import records, submitting
+    from sbatchgen.jobs.runs.record import read_submitting, records
     from sbatchgen.jobs.runs.run_folder import refusal
 
     if problem := refusal(run.folder):
         raise DocumentError([problem])
-    last = next(reversed(records(run.folder)), None) or submitting(run.folder)
+    last = next(reversed(records(run.folder)), None) or read_submitting(run.folder)
     if last is None:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"

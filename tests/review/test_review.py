@@ -375,7 +375,7 @@ def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> No
         text = b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\n" + says + b"\n"
         assert submitted_scripts.keep(tmp_path, job, text).name == f"job-{job}.slurm"
         about = record.Record(shared=False, name="x", job=job, submitted=submitted, folder="/")
-        record.keep(tmp_path, about)
+        record.write_accepted(tmp_path, about)
     newest = submitted_scripts.newest_script(tmp_path)
     assert newest is not None
     assert (newest.job, newest.file.name) == ("12", "job-12.slurm")

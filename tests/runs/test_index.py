@@ -70,7 +70,7 @@ def test_a_printed_name_means_its_run_for_ever(index: Index, tmp_path: Path) -> 
         folder.mkdir(parents=True)
         run = index.begin(key, folder, "alpha", shared=False)
         kept = Record(key=key, run=run.name, shared=False, name="alpha", job=job, folder=str(work))
-        record.keep(folder, kept)
+        record.write_accepted(folder, kept)
         assert index.find(run.name, work) == [run]  # as it is printed now
     assert [run.folder for run in index.find("alpha", work)] == [elsewhere]
     assert [run.folder for run in index.find("alpha-2", work)] == [near]
@@ -165,7 +165,7 @@ def begin_two(index: Index, place: Path) -> None:
         folder = place / "runs" / key
         folder.mkdir(parents=True)
         about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
-        record.keep(folder, about)
+        record.write_accepted(folder, about)
         index.begin(key, folder, key, shared=False)
         index.accept(key, "7")
 

@@ -95,7 +95,7 @@ def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: b
     path = tmp_path / "log"
     path.write_bytes(text)
     for lines in range(7):
-        shown = b"".join(Tail(path, last=lines).more())
+        shown = b"".join(Tail(path, last_lines=lines).new_bytes())
         assert shown == b"".join(text.splitlines(keepends=True)[-lines:] if lines else []), lines
 
 
@@ -138,7 +138,7 @@ def test_the_last_lines_of_a_log_are_found_from_its_end(
     (tmp_path / "log").write_text(text)
     lines = text.splitlines(keepends=True)
     for count in range(5):
-        shown = b"".join(job_log.Tail(tmp_path / "log", last=count).more()).decode()
+        shown = b"".join(job_log.Tail(tmp_path / "log", last_lines=count).new_bytes()).decode()
         assert shown == "".join(lines[len(lines) - count :] if count < len(lines) else lines if count else [])
 
 
@@ -146,7 +146,7 @@ def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(job_log, "TAIL_BYTES", 100)
     monkeypatch.setattr(job_log, "PIECE", 10)
     (tmp_path / "log").write_text("x" * 1000 + "end")
-    assert b"".join(job_log.Tail(tmp_path / "log", last=20).more()) == b"x" * 97 + b"end"
+    assert b"".join(job_log.Tail(tmp_path / "log", last_lines=20).new_bytes()) == b"x" * 97 + b"end"
 
 
 def test_a_count_of_starts_that_no_script_prints_is_none(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from sbatchgen.jobs.runs import seen_jobs, status
 from sbatchgen.jobs.runs.index import Index, RunJob, index_file
-from sbatchgen.jobs.runs.record import Record, ResolvedValue, keep
+from sbatchgen.jobs.runs.record import Record, ResolvedValue, write_accepted
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
@@ -472,9 +472,11 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
     about = Record(
         name="long", job="7", shared=False, folder=str(folder), command=("sbatchgen", "render", "single")
     )
-    keep(folder, replace(about, array="1-9%1"))
+    write_accepted(folder, replace(about, array="1-9%1"))
     (folder / "sweep").mkdir()
-    keep(folder / "sweep", replace(about, job="8", array="1-9%1", command=("sbatchgen", "sweep", "single")))
+    write_accepted(
+        folder / "sweep", replace(about, job="8", array="1-9%1", command=("sbatchgen", "sweep", "single"))
+    )
     shown = command("status").out
     assert "completed: 7 cancelled, 1 failed, 1 completed" in shown
     assert "cancelled: 7 cancelled, 1 failed, 1 completed" in shown
@@ -553,7 +555,7 @@ def test_a_command_with_fewer_gpus_than_its_job_is_told_so(
     (programs / "srun").write_text(f"#!/bin/sh\n{starts}\n")
     (programs / "srun").chmod(0o755)
     values = (ResolvedValue(name="--gpus-per-node", value=asked, by="", at=""),) if asked else ()
-    keep(
+    write_accepted(
         folder,
         Record(
             name="long",

@@ -91,8 +91,8 @@ def _fix_facts(end: JobEnd, script: JobScript | None) -> FixFacts:
     request, record = script.resources if script else None, end.record
     if request and "exclusive" in request:  # whole nodes come with their GPUs
         request = None
-    mode = record.of_mode if record and not record.script else None
-    is_cpu_job = record and record.of_mode and not record.of_mode.uses_gpus and not record.process
+    mode = record.known_mode if record and not record.script else None
+    is_cpu_job = record and record.known_mode and not record.known_mode.uses_gpus and not record.process
     return _larger_request(end, script)._replace(
         has_gpus=bool(request.gpu_count or request.shards) if request else None,
         is_script=bool(record and (record.script or not end.job.key)),

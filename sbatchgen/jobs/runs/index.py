@@ -364,7 +364,7 @@ def _parsed(text: bytes) -> _Contents | None:
         is_sound = (
             all(folder.startswith("/") for folder in folders)
             and {*runs_of_jobs} <= {*run_names}
-            and all(0 <= seconds < records.LATEST for seconds in values[float])
+            and all(0 <= seconds < records.MAX_TIME_S for seconds in values[float])
         )
     except (ValueError, TypeError, RecursionError):
         return None

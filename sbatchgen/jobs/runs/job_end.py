@@ -56,7 +56,7 @@ def read_end(
 ) -> JobEnd:
     """Return the facts about the end of a job; of an array, about `task` or the first failed task."""
     rows, problems = _rows_of(state, job, environment)
-    continues = bool(record and record.one_training)  # whether each task continues the task before it
+    continues = bool(record and record.is_one_training)  # whether each task continues the task before it
     row = _row_of_task(rows, task, record.first if record else 0, continues=continues)
     row = state.plain.row if state.plain else row
     task = task or (row.task if row else "")

@@ -46,7 +46,7 @@ class RunningTraining(NamedTuple):
 def running_trainings(record: Record, run_dir: Path, rows: Sequence[SlurmJob]) -> list[RunningTraining]:
     """Return the trainings of a job that run now: each task of an array may be a training of its own."""
     running = [row for row in rows if row.state.name == "RUNNING"]
-    if not record.array or record.one_training:
+    if not record.array or record.is_one_training:
         return [RunningTraining(run_dir, row) for row in running[:1]]
     tasks = [row for row in running if row.task.isdecimal()]
     return [RunningTraining(run_dir / str(int(row.task) + record.first), row) for row in tasks]
@@ -133,7 +133,7 @@ def _has_ended(folder: Path) -> bool:
 
 def _max_wait_s(folder: Path) -> float:
     """Return how many seconds a training has to end, by the durations of its last step and its last save."""
-    durations_s = {}
+    durations_s: dict[str, float] = {}
     for event in some_events(folder, from_end=True):
         durations_s |= {name: number(event[name]) or 0.0 for name in _DURATION_FIELDS if name in event}
     return max(MIN_WAIT_S, WAIT_FACTOR * sum(durations_s.values()))

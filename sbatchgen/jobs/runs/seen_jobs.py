@@ -188,7 +188,7 @@ def job_from_rows(job: RunJob, rows: Sequence[SlurmJob], folder: Path) -> RunJob
     by_precedence = [*unfinished, *(state for state in counts if state.name != "COMPLETED"), *counts]
     array_state = next((state for state in unfinished if state.name == "RUNNING"), by_precedence[0])
     submission = None if unfinished else record.read_record(folder, job.id)
-    if submission and submission.one_training:  # the last task that ran tells how the training ended
+    if submission and submission.is_one_training:  # the last task that ran tells how the training ended
         ran = [row for row in rows if not _never_started(row)]
         array_state = max(ran or rows, key=lambda row: row.start.timestamp() if row.start else 0).state
     says = ", ".join(f"{count} {state.words}" for state, count in counts.most_common())

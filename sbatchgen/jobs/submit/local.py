@@ -71,7 +71,7 @@ def _start(
     record = replace(record, run=entry.name, process=facts)
     entry.change(Index.accept, started)
     try:
-        records.keep(run_dir, record)
+        records.write_accepted(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the record of process {facts.pid} in {run_dir}: {error.strerror}")
     return record, leader

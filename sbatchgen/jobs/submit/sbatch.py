@@ -118,7 +118,7 @@ def reserve_run_folder(
     waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
     locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
     with run_folder.only_owner_writes(), locked as lock:
-        if pending := records.submitting(run_dir):
+        if pending := records.read_submitting(run_dir):
             _record_pending(run_dir, pending, environment)
         if submission.folder_conflict and (problem := submission.folder_conflict()):
             raise DocumentError([problem])
@@ -136,9 +136,9 @@ def _record_pending(run_dir: Path, pending: Record, environment: Mapping[str, st
                 script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST)
                 text = files.read_own(script, submitted_scripts.MAX_BYTES)
                 submitted_scripts.keep(run_dir, str(job.job), text)
-            records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
+            records.write_accepted(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return
-    records.drop(run_dir)
+    records.remove_submitting(run_dir)
 
 
 def submit(
@@ -183,7 +183,7 @@ def submit(
     ):
         if debit:
             debit.enter()
-        records.begin(run_dir, replace(record, cluster=clusters))
+        records.write_submitting(run_dir, replace(record, cluster=clusters))
         command = ("sbatch", "--parsable", *submission.options, *options, str(script))
         error_of = partial(refusal, submission.option_sources)
         accepted = ask(command, env, error_of, note, arguments=arguments, clusters=clusters, lock=lock)
@@ -195,7 +195,7 @@ def submit(
         try:  # the script first: a killed command never leaves a record without its script
             submitted_scripts.keep(run_dir, record.job, submission.script)
         finally:
-            records.keep(run_dir, record)
+            records.write_accepted(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
     shown_starts.keep_submission(environment, record)
@@ -217,7 +217,7 @@ def _undone_on_failure(
     except BaseException:
         if debit:
             debit.change()
-        records.drop(run_dir)
+        records.remove_submitting(run_dir)
         entry.change(Index.remove)
         if new_copy:
             shutil.rmtree(new_copy.copy_folder, ignore_errors=True)

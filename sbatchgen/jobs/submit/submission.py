@@ -112,7 +112,7 @@ def after_completion(run: RunState, point: str = "") -> str:
     has_sweep = False
     for job in (job for job in jobs if job.id):
         submission = record.read_record(run.run.folder, job.id)
-        tasks = indices(submission.array) if submission and submission.one_training else None
+        tasks = indices(submission.array) if submission and submission.is_one_training else None
         ids += [f"{job.id}_{task}" for span in tasks for task in span] if tasks else [job.id]
         has_sweep |= submission is not None and submission.command[1:2] == ("sweep",)
     # All jobs of a sweep must complete. In a chain, one job completes the training.

@@ -107,7 +107,7 @@ def _common_parts(job: RunJob, folder: Path, submission: Submission, checksum: s
     # submission, `reserve_run_folder` finds it.
     if not job.id and folder == submission.run_dir:
         return ""
-    old = records.read_record(folder, job.id) if job.id else records.submitting(folder)
+    old = records.read_record(folder, job.id) if job.id else records.read_submitting(folder)
     if not old or (old.folder, old.options, old.surroundings) != (new.folder, new.options, checksum):
         return ""
     if new.reads != old.reads and new.reads and old.reads:  # the trainer was edited meanwhile
