@@ -153,7 +153,7 @@ def submit_points(
     chosen = [
         point.number
         for point in before.points
-        if not point.live
+        if not point.is_active
         and (point.number in named if only else point.state != points.DONE)
         and (not failed or point.state in (points.FAILED, points.STOPPED))
     ]
@@ -238,7 +238,7 @@ def _resume_script(
     from sbatchgen.jobs.runs import folder_check, submitted_scripts
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    copy, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
+    copy, script = submitted_scripts.script_file(run.folder, last.job), Path(last.script)
     try:
         is_unchanged = read_own(copy, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:

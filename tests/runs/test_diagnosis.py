@@ -437,6 +437,6 @@ def test_a_fix_asks_for_twice_what_the_job_had(
     run_dir = folder / "runs/ddp"
     (record,) = records(run_dir)
     write_accepted(run_dir, replace(record, mode=mode))
-    submitted_scripts.keep(run_dir, "4711", f"#!/bin/bash\n#SBATCH {options}\nsrun true\n".encode())
+    submitted_scripts.keep_script(run_dir, "4711", f"#!/bin/bash\n#SBATCH {options}\nsrun true\n".encode())
     fix = command("diagnose", "ddp").out
     assert f"{typed}\n" in fix or f"{typed} " in fix

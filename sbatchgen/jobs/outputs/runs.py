@@ -194,6 +194,6 @@ def _point(sweep: SweepState, point: Point) -> _Point:
         "values": dict(zip(sweep.names, point.values, strict=True)),
         "state": point.state,
         "says": point.says,
-        "live": point.live,
+        "live": point.is_active,
         "training": point.progress,
     }

@@ -137,7 +137,7 @@ def _points_as_text(sweep: SweepState, sort: str, *, reverse: bool) -> str:
         text = numbers_as_text(points)
         text = text if len(text) <= 60 else text[:60].rpartition(",")[0] + ",..."
         counts.append(f"{len(points):,} {state}" + (f" ({text})" if state in (FAILED, STOPPED, NEW) else ""))
-    ranked = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.ranked
+    ranked = sweep.sorted_by(sort, reverse=reverse) if sort else sweep.best_first
     metrics = [sort] if sort and sort not in sweep.names else []  # a new column, if it is not a parameter
     with_result = {point.number for point in ranked}
     others = [point for point in sweep.points if point.number not in with_result]

@@ -61,7 +61,9 @@ def _start(
     assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
-    script = submitted_scripts.keep(run_dir, started, submission.script)  # no other start has this name
+    script = submitted_scripts.keep_script(
+        run_dir, started, submission.script
+    )  # no other start has this name
     log, now = output.name.replace("%", "%%"), time.time()
     record = replace(submission.record, key=new_key(), job=started, log=log, submitted=now)
     env, _ = submit_environment(environment)

@@ -92,7 +92,7 @@ def submission_of_job(
     code = new_snapshot.code if new_snapshot else _code_of_old_snapshot(resolved, run_dir)
     return Submission(
         script=text.encode(),
-        name=submitted_scripts.NEWEST,
+        name=submitted_scripts.NEWEST_SCRIPT,
         option_sources=options_of_job(resolved),
         log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,

@@ -133,9 +133,9 @@ def _record_pending(run_dir: Path, pending: Record, environment: Mapping[str, st
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
             with contextlib.suppress(OSError):
-                script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST)
+                script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST_SCRIPT)
                 text = files.read_own(script, submitted_scripts.MAX_BYTES)
-                submitted_scripts.keep(run_dir, str(job.job), text)
+                submitted_scripts.keep_script(run_dir, str(job.job), text)
             records.write_accepted(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return
     records.remove_submitting(run_dir)
@@ -193,7 +193,7 @@ def submit(
     record = replace(record, job=accepted.job, cluster=accepted.cluster)
     try:
         try:  # the script first: a killed command never leaves a record without its script
-            submitted_scripts.keep(run_dir, record.job, submission.script)
+            submitted_scripts.keep_script(run_dir, record.job, submission.script)
         finally:
             records.write_accepted(run_dir, record)
     except OSError as error:

@@ -120,8 +120,8 @@ def _common_parts(job: RunJob, folder: Path, submission: Submission, checksum: s
         and work == _work_bytes(old)
     ):
         return f"job in {folder}, with the same trainer, arguments and resources"
-    newest = Path(old.script).name or submitted_scripts.NEWEST
-    script = submitted_scripts.path(folder, job.id) if job.id else folder / newest
+    newest = Path(old.script).name or submitted_scripts.NEWEST_SCRIPT
+    script = submitted_scripts.script_file(folder, job.id) if job.id else folder / newest
     with contextlib.suppress(OSError):
         if files.read_own(script, submitted_scripts.MAX_BYTES) == submission.script:
             return "script with the same options"
