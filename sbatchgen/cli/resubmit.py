@@ -205,9 +205,9 @@ def last_record(run: Run) -> Record:
     Raises DocumentError: the run has no record, or the folder does not exist any more.
     """
     from sbatchgen.jobs.runs.record import read_submitting, records
-    from sbatchgen.jobs.runs.run_folder import refusal
+    from sbatchgen.jobs.runs.run_folder import why_not_trusted
 
-    if problem := refusal(run.folder):
+    if problem := why_not_trusted(run.folder):
         raise DocumentError([problem])
     last = next(reversed(records(run.folder)), None) or read_submitting(run.folder)
     if last is None:

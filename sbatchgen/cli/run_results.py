@@ -128,7 +128,7 @@ def _histories(name: str, pattern: str) -> list[History]:
 
     `pattern` finds metrics in lines of the log. Points without metrics are only noted.
     """
-    from sbatchgen.jobs.runs.events import PRINT_NUMBERS
+    from sbatchgen.jobs.runs.events import FIX_WITHOUT_NUMBERS
     from sbatchgen.jobs.runs.plot import read_history
     from sbatchgen.jobs.runs.points import read_sweep
 
@@ -154,7 +154,9 @@ def _histories(name: str, pattern: str) -> list[History]:
             histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
     if not histories:
         what = "nothing was measured in the points of this sweep so far"
-        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{PRINT_NUMBERS}")
+        raise DocumentError.of(
+            what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{FIX_WITHOUT_NUMBERS}"
+        )
     if without_metrics:
         numbers = numbers_as_text(without_metrics)
         note(f"note: nothing was measured so far in {numbers} of {len(sweep.points)} points")

@@ -48,7 +48,7 @@ class ProgressCache:
     def add(self, run: Run, jobs: Sequence[RunJob], progress: Progress | None) -> None:
         """Add the progress of a run, if all its jobs have ended."""
         if _has_ended(jobs):
-            self._entries[jobs[-1].key] = [run.path, progress and _values(progress)]
+            self._entries[jobs[-1].key] = [run.path, progress and _fields_by_name(progress)]
             self._has_changed = True
 
     def save(self) -> None:
@@ -59,8 +59,10 @@ class ProgressCache:
 
 
 def _has_ended(jobs: Sequence[RunJob]) -> bool:
+    """Return whether a run with these jobs has ended."""
     return bool(jobs) and all(job.ended for job in jobs)
 
 
-def _values(progress: Progress) -> Mapping[str, Any]:
+def _fields_by_name(progress: Progress) -> Mapping[str, Any]:
+    """Return the fields of a progress, for JSON."""
     return {field.name: getattr(progress, field.name) for field in dataclasses.fields(progress)}

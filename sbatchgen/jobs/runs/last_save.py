@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from sbatchgen.base import files
 from sbatchgen.jobs.inputs.document import MAX_BYTES
-from sbatchgen.jobs.runs.events import STATUS, number, read_object, some_events
+from sbatchgen.jobs.runs.events import STATUS, as_number, read_object, some_events
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.stall import MAX_CLOCK_DIFFERENCE_S
 from sbatchgen.jobs.slurm.queue import SlurmJob
@@ -123,7 +123,7 @@ def _has_begun(folder: Path, job_start: float) -> bool:
     if read_object(folder / STATUS).get("state") != "running":
         return False
     newest = (event for event in some_events(folder, from_end=True) if event["event"] in _TRAINING_EVENTS)
-    return any((number(event.get("time")) or 0.0) > job_start - MAX_CLOCK_DIFFERENCE_S for event in newest)
+    return any((as_number(event.get("time")) or 0.0) > job_start - MAX_CLOCK_DIFFERENCE_S for event in newest)
 
 
 def _has_ended(folder: Path) -> bool:
@@ -135,5 +135,5 @@ def _max_wait_s(folder: Path) -> float:
     """Return how many seconds a training has to end, by the durations of its last step and its last save."""
     durations_s: dict[str, float] = {}
     for event in some_events(folder, from_end=True):
-        durations_s |= {name: number(event[name]) or 0.0 for name in _DURATION_FIELDS if name in event}
+        durations_s |= {name: as_number(event[name]) or 0.0 for name in _DURATION_FIELDS if name in event}
     return max(MIN_WAIT_S, WAIT_FACTOR * sum(durations_s.values()))

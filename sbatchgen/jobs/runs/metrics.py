@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError
-from sbatchgen.jobs.runs.events import EVENTS, MAX_BYTES, PLACES, as_events, events
+from sbatchgen.jobs.runs.events import EVENTS, MAX_BYTES, PLACE_FIELDS, as_events, events
 from sbatchgen.jobs.runs.job_log import JOB_START, PIECE_BYTES, find_logs, newest_logs
 from sbatchgen.jobs.runs.record import Record, records
 
@@ -201,7 +201,10 @@ def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[
                 seen.clear()
             is_restarted = False
             if step is None and event["event"] == "epoch":
-                previous, validation = validation, {name: event[name] for name in event if name not in PLACES}
+                previous, validation = (
+                    validation,
+                    {name: event[name] for name in event if name not in PLACE_FIELDS},
+                )
                 if previous == validation:  # a progress bar repeats the validation during the next epoch
                     continue
             if step is None or (event["event"], step) not in seen:

@@ -23,7 +23,15 @@ from sbatchgen.base.keys import record
 from sbatchgen.base.machine.packages import to_install
 from sbatchgen.base.machine.search_path import trusted_path_for_libraries
 from sbatchgen.base.quoting import ALSO, visible
-from sbatchgen.jobs.runs.events import CONFIG, EVENTS, PRINT_NUMBERS, STATUS, count, number, read_object
+from sbatchgen.jobs.runs.events import (
+    CONFIG,
+    EVENTS,
+    FIX_WITHOUT_NUMBERS,
+    STATUS,
+    as_count,
+    as_number,
+    read_object,
+)
 from sbatchgen.jobs.runs.metrics import read_events
 from sbatchgen.jobs.runs.record import Record
 
@@ -96,7 +104,7 @@ def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] 
     if read_object(folder / STATUS).get("state") == "failed":
         history.end = "failed"
     if not any(history.curves.values()):
-        fix = f"wait for the first epoch, or for --log-every steps{ALSO}{PRINT_NUMBERS}"
+        fix = f"wait for the first epoch, or for --log-every steps{ALSO}{FIX_WITHOUT_NUMBERS}"
         what = "nothing was measured in this run so far"
         raise DocumentError.of(what, at=str(folder / EVENTS), fix=fix)
     return history
@@ -104,10 +112,10 @@ def read_history(folder: Path, pattern: str = "", submissions: Sequence[Record] 
 
 def _add_event(history: History, event: Mapping[str, Any]) -> None:
     """Add an event to a history; a start removes the points of the steps that the training then repeats."""
-    kind, step = event["event"], count(event.get("step"))
+    kind, step = event["event"], as_count(event.get("step"))
     if step is None and kind in METRICS_BY_KIND:  # a trainer that counts no steps: the points are numbered
         steps = (points[-1][0] for name, points in history.curves.items() if name.startswith(kind))
-        step = 1 + (count(event.get("skipped")) or 0) + max(steps, default=0)
+        step = 1 + (as_count(event.get("skipped")) or 0) + max(steps, default=0)
     if step is None:
         return
     if kind == "start":
@@ -119,7 +127,7 @@ def _add_event(history: History, event: Mapping[str, Any]) -> None:
         history.end = ""
     elif kind in METRICS_BY_KIND:
         for name in METRICS_BY_KIND[kind]:
-            if (value := number(event.get(name))) is not None:
+            if (value := as_number(event.get(name))) is not None:
                 history.curves.setdefault(f"{kind} {name}", []).append((step, value))
     elif kind in END_BY_EVENT:
         history.end = END_BY_EVENT[kind]

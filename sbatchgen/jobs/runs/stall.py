@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from sbatchgen.base.quoting import one_line
 from sbatchgen.base.units import in_units
-from sbatchgen.jobs.runs.events import EVENTS, number, read_object, some_events
+from sbatchgen.jobs.runs.events import EVENTS, as_number, read_object, some_events
 from sbatchgen.jobs.runs.failure import lines_before_end
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
 from sbatchgen.jobs.runs.record import Record
@@ -60,7 +60,7 @@ def hang(folder: Path, started: float, ended: float | None = None) -> str:
     about another job of the folder.
     """
     report = read_object(folder / HANG_FILE)
-    says, seen = report.get("says"), number(report.get("time"))
+    says, seen = report.get("says"), as_number(report.get("time"))
     if not isinstance(says, str) or seen is None:
         return ""
     is_about_job = started - MAX_CLOCK_DIFFERENCE_S <= seen and (
@@ -117,7 +117,7 @@ def _times_of_signs(lines: Sequence[str], folder: Path, started: float, until: f
     If the time of a line is before `started` or after `until`, the lines have the times of another clock or
     time zone. Then no line counts.
     """
-    events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
+    events = [as_number(event.get("time")) for event in some_events(folder, from_end=True)]
     event_times = sorted(time for time in events if time is not None and started <= time <= until)
     stamps = []
     for line in lines:

@@ -18,7 +18,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.keys import record
 from sbatchgen.check.script.resource_request import UNLIMITED, ResourceRequest
 from sbatchgen.jobs.runs import job_log, process, submitted_scripts
-from sbatchgen.jobs.runs.events import EVENTS, events, number
+from sbatchgen.jobs.runs.events import EVENTS, as_number, events
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, RunJob
 from sbatchgen.jobs.runs.job_log import newest_logs
 from sbatchgen.jobs.runs.record import records
@@ -244,5 +244,5 @@ def _requested_usage(request: ResourceRequest | None) -> JobUsage:
 
 def _amount_or_none(value: Any) -> float | None:
     """Return an amount in an event; None if the value can't be an amount."""
-    amount = number(value)
+    amount = as_number(value)
     return amount if amount is not None and 0 <= amount < MAX_AMOUNT else None

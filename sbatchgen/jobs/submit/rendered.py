@@ -26,7 +26,7 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import folder_check, record, submitted_scripts
 from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
-from sbatchgen.jobs.runs.run_folder import refusal, unmakable
+from sbatchgen.jobs.runs.run_folder import why_not_makable, why_not_trusted
 from sbatchgen.jobs.runs.snapshot import Snapshot, errors_about_trainer, plan_snapshot, warnings_about_inputs
 from sbatchgen.jobs.slurm.refusal import options_of_job
 from sbatchgen.jobs.submit.code import snapshot_checksum, trainer_checksums
@@ -196,9 +196,9 @@ def _check_here(
 
     `conflict` is the problem that another job uses the run folder.
     """
-    refused = refusal(run_dir) if run_dir else None
+    refused = why_not_trusted(run_dir) if run_dir else None
     if run_dir and not refused and folder_check.submits_here(resolved, environment):
-        refused = unmakable(run_dir)
+        refused = why_not_makable(run_dir)
     if refused:
         return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
     start, findings = _forecast(resolved, environment, folder, run_dir)

@@ -112,11 +112,11 @@ def reserve_run_folder(
         name = f"{run_name(submission.record.name)}-{new_key()}"
         run_dir = run_index.index_file(environment).parent / "runs" / name
     make_log_folders(submission, note)
-    run_folder.make(run_dir)
+    run_folder.make_run_folder(run_dir)
     record = submission.record
     record = replace(record, code=record.code or code_in(Path(record.folder)))
     waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
-    locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
+    locked = files.locked(run_dir / run_folder.LOCK_FILE, run_folder.MAX_LOCK_WAIT_S, waits)
     with run_folder.only_owner_writes(), locked as lock:
         if pending := records.read_submitting(run_dir):
             _record_pending(run_dir, pending, environment)
