@@ -76,7 +76,7 @@ def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -
     request = submission.review.request
     env, _ = client.submit_environment(environment)
     if debit := _debit("", submission, submission.options, env, tasks=request.jobs if request else 0):
-        debit.enter(keep=False)
+        debit.enter(only_check=True)
 
 
 def _debit(
