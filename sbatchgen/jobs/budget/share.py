@@ -4,6 +4,7 @@ Source: what Slurm 22.05 and 26.05 allocate (tests/budget/test_share.py).
 """
 
 import contextlib
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -49,14 +50,21 @@ def find_placement(request: ResourceRequest, environment: Mapping[str, str]) -> 
     else:
         chosen = [partition for partition in all_partitions if partition.default]
     chosen_nodes: list[SlurmNode] = []
-    with contextlib.suppress(SlurmError):  # PrivateData=nodes hides them
+    with contextlib.suppress(SlurmError):  # PrivateData=nodes in slurm.conf hides the nodes from users
         chosen_names = {partition.name for partition in chosen}
         chosen_nodes = [node for node in nodes(environment) if chosen_names & {*node.partitions}]
     return Placement(chosen, chosen_nodes, config(environment))
 
 
-def largest_allocation(request: ResourceRequest, placement: Placement) -> tuple[float, int]:
-    """Return the GPUs and the CPUs of a job on all its nodes together.
+class Allocation(NamedTuple):
+    """What Slurm allocates to a job on all its nodes together."""
+
+    gpus: float
+    cpus: int
+
+
+def largest_allocation(request: ResourceRequest, placement: Placement) -> Allocation:
+    """Return the most GPUs and CPUs that Slurm may allocate to a job.
 
     If Slurm hides the nodes, the numbers are upper bounds. Raises BudgetError if they can't be computed
     without the nodes.
@@ -70,12 +78,12 @@ def largest_allocation(request: ResourceRequest, placement: Placement) -> tuple[
     gets_whole_nodes |= bool({"core-spec", "thread-spec"} & {*request.options})
     if not gets_whole_nodes:
         gpus = _gpu_count(request, placement)
-        return gpus, _cpu_count(request, placement, -int(-gpus // 1))  # GPUs rounded up
+        return Allocation(gpus, _cpu_count(request, placement, math.ceil(gpus)))
     if not placement.nodes:
         what = "a budget can't count this job: it gets whole nodes, and Slurm does not show what they have"
         raise BudgetError.of(what, fix="leave --exclusive out")
     gpus_on_node = max(placement.largest_gres("gpu"), request.gpu_count)
-    return gpus_on_node * request.nodes, placement.largest("cpus") * request.nodes
+    return Allocation(gpus_on_node * request.nodes, placement.largest("cpus") * request.nodes)
 
 
 def _gpu_count(request: ResourceRequest, placement: Placement) -> float:
@@ -86,6 +94,7 @@ def _gpu_count(request: ResourceRequest, placement: Placement) -> float:
     for name in _GPU_PART_NAMES:
         requested = sum(count for gres_name, _, count in request.gres if gres_name == name)
         on_node = placement.largest_gres(name)
+        # Without a known node, each part counts as a whole GPU.
         parts += requested * placement.largest_gres("gpu") / on_node if on_node else requested
     whole_gpus = max(request.gpus_in_all, sum(count for _, count in request.gpus or ()))
     return whole_gpus + parts * request.nodes
@@ -99,19 +108,20 @@ def _cpu_count(request: ResourceRequest, placement: Placement, gpus: int) -> int
     """
     threads_per_core = placement.largest("threads_per_core") or 2
     parameters = placement.settings.get("SelectTypeParameters", "").upper()
-    unit = threads_per_core  # Slurm allocates this many CPUs together: those of a core, or of a socket
+    unit = threads_per_core  # how many CPUs Slurm allocates together: those of a core, or of a socket
     if "SOCKET" in parameters:
         unit *= placement.largest("cores_per_socket") or 1
+    has_one_task_per_core = "ONE_TASK_PER_CORE" in parameters
     per_task = _cpu_count_of_task(
-        request, placement, threads_per_core, one_per_core="ONE_TASK_PER_CORE" in parameters
+        request, placement, threads_per_core, has_one_task_per_core=has_one_task_per_core
     )
-    default = max((partition.cpus_per_gpu or 0 for partition in placement.partitions), default=0)
-    per_gpu = request.cpus_per_gpu or (0 if request.cpus_per_task else default)
+    default_per_gpu = max((partition.cpus_per_gpu or 0 for partition in placement.partitions), default=0)
+    per_gpu = request.cpus_per_gpu or (0 if request.cpus_per_task else default_per_gpu)
     if request.splits_gpus():  # 26.05 allocates CPUs for more GPUs on a node than the node gives
         gpus = request.nodes * min(gpus, placement.largest_gres("gpu") or gpus)
     if request.ntasks_per_node:
-        on_node = request.ntasks_per_node * per_task
-        total = request.nodes * -(-on_node // unit) * unit
+        cpus_on_node = request.ntasks_per_node * per_task
+        total = request.nodes * -(-cpus_on_node // unit) * unit
     else:
         tasks = max(request.ntasks or 1, request.nodes, (request.ntasks_per_gpu or 0) * gpus)
         total = (max(tasks * per_task, per_gpu * gpus) + request.nodes * (unit - 1)) // unit * unit
@@ -120,7 +130,7 @@ def _cpu_count(request: ResourceRequest, placement: Placement, gpus: int) -> int
 
 
 def _cpu_count_of_task(
-    request: ResourceRequest, placement: Placement, threads_per_core: int, *, one_per_core: bool
+    request: ResourceRequest, placement: Placement, threads_per_core: int, *, has_one_task_per_core: bool
 ) -> int:
     """Return the CPUs that Slurm allocates to a task, which may be more than it requested.
 
@@ -132,11 +142,9 @@ def _cpu_count_of_task(
         cpus *= -(-(request.mem_per_cpu or 0) // limit) or 1
     if request.options.get("hint") == "nomultithread" or "threads-per-core" in request:
         return cpus * threads_per_core
-    return (
-        -(-cpus // threads_per_core) * threads_per_core
-        if one_per_core or "ntasks-per-core" in request
-        else cpus
-    )
+    if has_one_task_per_core or "ntasks-per-core" in request:
+        return -(-cpus // threads_per_core) * threads_per_core
+    return cpus
 
 
 def _min_cpus_on_node(request: ResourceRequest, placement: Placement) -> int:

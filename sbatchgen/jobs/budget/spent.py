@@ -81,7 +81,8 @@ def _is_complete(rows: Sequence[SlurmJob], queue_rows: Sequence[SlurmJob], tasks
     """Return whether sacct's rows of a job have the ends of all its tasks.
 
     slurmdbd learns of a task later than the controller. Until then, sacct shows a task of a cancelled array
-    as if it had never run, in a row such as 4711_[0-9]. So each task that ran by squeue must have its own row.
+    as if it had never run, in a row such as 4711_[0-9]. So each task that ran, as squeue shows, must have its
+    own row.
     """
     ran = {row.task for row in queue_rows if row.used_s}
     has_all = _count_tasks(rows) >= tasks and ran <= {row.task for row in rows}
