@@ -91,7 +91,7 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     "text", [b"", b"\n", b"a", b"a\n", b"a\nb", b"a\nb\n", b"\n\n\n", b"a\n\nb\n\n", b"1\n2\n3\n4\n5\n"]
 )
 def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, piece: int) -> None:
-    monkeypatch.setattr(job_log, "PIECE", piece)
+    monkeypatch.setattr(job_log, "PIECE_BYTES", piece)
     path = tmp_path / "log"
     path.write_bytes(text)
     for lines in range(7):
@@ -134,7 +134,7 @@ def test_a_log_that_appears_while_the_logs_are_looked_up_is_shown_whole(
 def test_the_last_lines_of_a_log_are_found_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, text: str
 ) -> None:
-    monkeypatch.setattr(job_log, "PIECE", piece)
+    monkeypatch.setattr(job_log, "PIECE_BYTES", piece)
     (tmp_path / "log").write_text(text)
     lines = text.splitlines(keepends=True)
     for count in range(5):
@@ -143,8 +143,8 @@ def test_the_last_lines_of_a_log_are_found_from_its_end(
 
 
 def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "TAIL_BYTES", 100)
-    monkeypatch.setattr(job_log, "PIECE", 10)
+    monkeypatch.setattr(job_log, "MAX_TAIL_BYTES", 100)
+    monkeypatch.setattr(job_log, "PIECE_BYTES", 10)
     (tmp_path / "log").write_text("x" * 1000 + "end")
     assert b"".join(job_log.Tail(tmp_path / "log", last_lines=20).new_bytes()) == b"x" * 97 + b"end"
 

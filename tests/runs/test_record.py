@@ -202,7 +202,7 @@ def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
         (tmp_path / exchanged).rename(tmp_path / "moved")
         (tmp_path / exchanged).symlink_to(tmp_path / "private")
 
-    monkeypatch.setattr(run_folder, "refusal", exchange)
+    monkeypatch.setattr(run_folder, "why_not_trusted", exchange)
     with contextlib.suppress(DocumentError):
         run_folder.make(tmp_path / "run")
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o775

@@ -113,9 +113,7 @@ class Debit:
             what = f"this job may take {_with_four_decimals(hours, math.ceil)} {unit}-hours"
             what += f" in {demand.starts} starts" * (demand.starts > 1)
             what += f"; {_with_four_decimals(left_hours, math.floor)}" + f" of {total}" * (total is not None)
-            time_s = (
-                int(demand.time_s * left_hours / hours) // 60 * 60
-            )  # the longest that fits, whole minutes
+            time_s = int(demand.time_s * left_hours / hours) // 60 * 60  # in whole minutes
             fix = f"--time {Duration(time_s)}" if time_s else _fix_by_owner(left.file)
             starts = int(demand.starts * left_hours / hours)
             if 0 < starts < demand.starts:

@@ -62,7 +62,8 @@ def _program_facts(state: RunState) -> Iterator[tuple[str, str]]:
     job_ended = state.last_job is not None and state.last_job.ended
     words_for_running = {"starts": "started", "ready": "ready"}  # by the states of running programs
     for program in state.programs:
-        says = f"{words_for_running.get(program.state, program.state)} {_time_as_text(_local_time(program.since))}"
+        program_state = words_for_running.get(program.state, program.state)
+        says = f"{program_state} {_time_as_text(_local_time(program.since))}"
         says += f" on {program.nodes}" if program.nodes else ""
         if program.why:
             says += f"{':' if program.state == 'failed' else ''} {program.why}"

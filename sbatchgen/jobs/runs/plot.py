@@ -65,10 +65,7 @@ MAX_RESTARTS = 200  # restarts of a run that are drawn: the last ones
 MAX_TEXT_CHARS = 60  # characters of a name or a setting that are shown
 # The metrics in the events of a training ("train") and of a validation ("epoch")
 METRICS_BY_KIND = {"train": ("loss", "accuracy", "samples_per_s"), "epoch": ("loss", "accuracy")}
-END_BY_EVENT = {
-    "preempted": "stopped",
-    "done": "done",
-}  # values of History.end by the events that report them
+END_BY_EVENT = {"preempted": "stopped", "done": "done"}  # the values of History.end by events
 END_MARKERS = {"stopped": "8", "failed": "X"}  # matplotlib's markers for early ends
 # Arguments of matplotlib for the lines and marks of each kind
 TRAINING_STYLE: dict[str, Any] = {"linewidth": 1.3, "markersize": 2}

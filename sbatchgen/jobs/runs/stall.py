@@ -29,9 +29,7 @@ MIN_FIRST_STALL_S = 600.0
 LONGEST_PAUSE_FACTOR = 4  # a run stands still after this many times its longest pause so far
 MEAN_PAUSE_FACTOR = 20  # the same for the mean pause, if only the mean is known
 MIN_PAUSES = 4  # with fewer pauses, it is not known which pauses are usual
-HANG_FILE = (
-    "hang.json"  # the file in which the training package's launchers report which rank hangs, and where
-)
+HANG_FILE = "hang.json"  # in this file the training package's launchers report which rank hangs, and where
 HANGS_PREFIX = "hangs: "  # the words about a hang begin with it
 MAX_REPORT_CHARS = 600  # characters of the report of a hang that are shown
 MAX_CLOCK_DIFFERENCE_S = 120.0  # how many seconds the clocks of a cluster may differ
