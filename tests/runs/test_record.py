@@ -193,7 +193,7 @@ def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
     (tmp_path / "private").mkdir()
     for place in ("run", "run/old", "run/file", "private"):
         (tmp_path / place).chmod(0o775)
-    run_folder.make(tmp_path / "run")
+    run_folder.make_run_folder(tmp_path / "run")
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("run", "run/old", "run/file")] == [
         0o755
     ] * 3
@@ -204,7 +204,7 @@ def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
 
     monkeypatch.setattr(run_folder, "why_not_trusted", exchange)
     with contextlib.suppress(DocumentError):
-        run_folder.make(tmp_path / "run")
+        run_folder.make_run_folder(tmp_path / "run")
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o775
 
 
@@ -213,5 +213,5 @@ def test_checkpoints_on_another_disk_stay_as_they_are(tmp_path: Path) -> None:
         (tmp_path / place).mkdir()
         (tmp_path / place).chmod(0o775)
     (tmp_path / "run/checkpoints").symlink_to(tmp_path / "scratch")
-    run_folder.make(tmp_path / "run")
+    run_folder.make_run_folder(tmp_path / "run")
     assert [(tmp_path / place).stat().st_mode & 0o777 for place in ("run", "scratch")] == [0o755, 0o775]

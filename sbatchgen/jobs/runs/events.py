@@ -20,11 +20,8 @@ MAX_BYTES = 256 << 20  # the largest file of events that is read
 MAX_EVENTS = 2_000_000  # the most lines of this file
 MAX_LINE_BYTES = 1 << 16  # bytes of the longest line of events, and of the largest other file
 MAX_METRIC = 1e100  # a larger number comes from the overflow of a metric, so it is ignored
-PLACE_FIELDS = (
-    "step",
-    "epoch",
-    "time",
-)  # fields of an event that say when it happened; the others are metrics
+# Fields of an event that say when it happened; the others are metrics
+PLACE_FIELDS = ("step", "epoch", "time")
 # The fix for a training that reports no numbers
 FIX_WITHOUT_NUMBERS = 'let your trainer print(json.dumps({"step": step, "loss": loss})), or set metrics'
 _VALIDATION_PREFIX = re.compile("^(?:val|valid|validation|eval|test)[_/]")  # "val_" of "val_loss"

@@ -82,8 +82,8 @@ class Snapshot:
                 (unfinished / self.work_dir).mkdir(parents=True, exist_ok=True)
                 if self.package:
                     for name in _files_below(self.package / "training", self.package):
-                        to = unfinished / self.work_dir / SNAPSHOT_CODE / name
-                        _copy(self.package, name, to, (self.package / name).lstat(), self)
+                        destination = unfinished / self.work_dir / SNAPSHOT_CODE / name
+                        _copy(self.package, name, destination, (self.package / name).lstat(), self)
                 unfinished.rename(self.copy_folder)
         except OSError as problem:
             what = f"can't copy the code to {self.copy_folder}: {problem.strerror}: {problem.filename or ''}"
@@ -135,8 +135,8 @@ def _names_known_to_git(root: Path, read_roots: set[str]) -> list[str] | None:
     """Return the paths of the files that git knows in a repository and its submodules, relative to its root.
 
     Return None if git does not answer. `read_roots` has the roots of the repositories that were already read.
-    `git ls-files --recurse-submodules` would read the configuration of each submodule, which another user may
-    have written. So this function asks git about each submodule.
+    `git ls-files --recurse-submodules` would read the configuration of each submodule without the checks of
+    the function `git`. So this function asks git about each submodule.
     """
     read_roots.add(os.path.realpath(root))  # links may lead in a circle
     listed_files = git(root, "ls-files", "-z", "--stage")  # "100644 HASH 0\tNAME" for each file
@@ -149,9 +149,9 @@ def _names_known_to_git(root: Path, read_roots: set[str]) -> list[str] | None:
     names = []
     for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed_files.split("\0") if entry):
         path = root / name
-        is_unread = os.path.lexists(path / ".git") and os.path.realpath(path) not in read_roots
+        is_unread_repository = os.path.lexists(path / ".git") and os.path.realpath(path) not in read_roots
         names_in_submodule = None
-        if name in submodules and is_unread and _is_below_without_link(root, name):
+        if name in submodules and is_unread_repository and _is_below_without_link(root, name):
             names_in_submodule = _names_known_to_git(path, read_roots)
         names += [name] if names_in_submodule is None else [f"{name}/{file}" for file in names_in_submodule]
     return names
@@ -290,26 +290,26 @@ def _checked_size(root: Path, sources: Mapping[str, os.stat_result]) -> int:
     return size
 
 
-def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
-    """Copy a file or a link below `root` to the path `to`.
+def _copy(root: Path, name: str, destination: Path, status: os.stat_result, snapshot: Snapshot) -> None:
+    """Copy a file or a link below `root`.
 
     The copy gets the mode of the source, as far as the umask allows. `status` is the status of the source at
     the review. Folders are opened without following links, because somebody who can write a folder of the
     code could replace it with a link to files that only the user can read.
     """
-    to.parent.mkdir(parents=True, exist_ok=True)
+    destination.parent.mkdir(parents=True, exist_ok=True)
     source = root / name
     try:
         with files.folder_below(root, PurePath(name).parent) as folder:
             if stat.S_ISLNK(status.st_mode):
-                to.symlink_to(
-                    _target_of_copied_link(source, os.readlink(source.name, dir_fd=folder), snapshot)
-                )
+                target_text = os.readlink(source.name, dir_fd=folder)
+                destination.symlink_to(_target_of_copied_link(source, target_text, snapshot))
             else:
                 mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
                 with files.open_regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
                     _refuse_changed(source, os.fstat(old.fileno()), status)
-                    with open(os.open(to, _NEW_FILE_FLAGS, mode), "wb") as new:  # noqa: PTH123 - with a mode
+                    new_file = os.open(destination, _NEW_FILE_FLAGS, mode)
+                    with open(new_file, "wb") as new:  # noqa: PTH123 - an open file with a mode
                         shutil.copyfileobj(old, new)
             _refuse_changed(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
     except OSError as error:

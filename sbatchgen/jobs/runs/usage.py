@@ -53,9 +53,8 @@ class RunUsage:
 class TrainingStart:
     """A start of a training, as its events show; times are in seconds since 1970."""
 
-    job: (
-        str | None
-    )  # the job's id; "" without Slurm; None for an element of an array, which has an id of its own
+    # The job's id; "" without Slurm; None for an element of an array, which has an id of its own
+    job: str | None
     began: float  # when it began
     last_event: float  # when its last event was written
     resources: dict[str, float] = field(default_factory=dict)  # the numbers in its newest event "resources"
