@@ -77,12 +77,14 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     usage = run_usage(state, environment)
     starts, trainings, newest = usage.starts, usage.trainings, usage.starts[-1]
     used_s, trained_s = [start.used_s for start in starts], sum(_figures(trainings, "seconds"))
-    done = _is_done(state)
-    memory = [
+    is_done = _is_done(state)
+    memory_bytes = [
         *_figures(trainings, "memory_bytes"),
         *(start.memory_bytes for start in starts if start.memory_bytes),
     ]
-    fullest = max(trainings, key=lambda training: training.get("gpu_reserved_bytes", 0.0), default={})
+    with_fullest_gpu = max(
+        trainings, key=lambda training: training.get("gpu_reserved_bytes", 0.0), default={}
+    )
     percent_and_s = [
         (training["gpu_utilization"], training["seconds"])
         for training in trainings
@@ -90,8 +92,8 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     ]
     report = Report(
         name=state.run.name,
-        state=DONE if done else state_in_words(state.last_job) if state.last_job else "no job",
-        done=done and all(job.ended for job in state.jobs),
+        state=DONE if is_done else state_in_words(state.last_job) if state.last_job else "no job",
+        done=is_done and all(job.ended for job in state.jobs),
         source=usage.source,
         jobs=len(state.jobs),
         # If a time is not known, a start may be unknown too. A count with restarts is right even then.
@@ -101,11 +103,11 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         gpu_hours=_hours([(start.gpus, start.used_s) for start in starts]),
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
         cpus_used=_cpus_used(usage),
-        memory_bytes=_as_int(max(memory, default=None)),
+        memory_bytes=_as_int(max(memory_bytes, default=None)),
         gpu_utilization=_rate([(percent * time_s, time_s) for percent, time_s in percent_and_s]),
-        gpu_allocated_bytes=_as_int(fullest.get("gpu_allocated_bytes")),
-        gpu_reserved_bytes=_as_int(fullest.get("gpu_reserved_bytes")),
-        gpu_bytes=_as_int(fullest.get("gpu_bytes")),
+        gpu_allocated_bytes=_as_int(with_fullest_gpu.get("gpu_allocated_bytes")),
+        gpu_reserved_bytes=_as_int(with_fullest_gpu.get("gpu_reserved_bytes")),
+        gpu_bytes=_as_int(with_fullest_gpu.get("gpu_bytes")),
         processes=_as_int(trainings[-1].get("processes")) if trainings else None,
         samples_per_s=sum(_figures(trainings, "samples")) / trained_s if trained_s else None,
         waiting=min(sum(_figures(trainings, "data_s")) / trained_s, 1.0) if trained_s else None,
@@ -120,8 +122,9 @@ def _is_done(state: RunState) -> bool:
     """Return whether the newest start of a run, or each point of its sweep, has ended well."""
     if state.sweep:
         return [*state.sweep.numbers_by_state] == [DONE]
-    ended = (state.progress and state.progress.state) or (state.last_job.state if state.last_job else "")
-    return ended in (DONE, "COMPLETED")
+    job_state = state.last_job.state if state.last_job else ""
+    end = (state.progress and state.progress.state) or job_state
+    return end in (DONE, "COMPLETED")
 
 
 def _cpus_used(usage: RunUsage) -> float | None:
@@ -162,9 +165,9 @@ def _advice(report: Report, request: ResourceRequest | None, *, ran_out_of_memor
     # There is no advice on the time of an array: all tasks together have taken it, and each has the limit.
     if report.done and report.used_s and report.limit_s and not (request and "array" in request):
         step_s = 300 if report.used_s < 3600 else 1800  # the advised time is a multiple of it
-        needed = Duration(math.ceil(report.used_s * MARGIN_FACTOR / step_s) * step_s)
+        advised = Duration(math.ceil(report.used_s * MARGIN_FACTOR / step_s) * step_s)
         why = "a quarter more than it took in all"
-        yield Advice(about=TIME, option="--time", value=str(needed), why=why)
+        yield Advice(about=TIME, option="--time", value=str(advised), why=why)
     if report.done and report.memory_bytes and report.memory_mib and not ran_out_of_memory:
         yield from _memory_advice(request, report.memory_bytes / (1 << 20), report.memory_mib)
     if report.cpus_used is not None and report.cpus and report.waiting is not None:
@@ -180,34 +183,37 @@ def _memory_advice(request: ResourceRequest | None, used_mib: float, had_mib: in
         option, parts = "mem-per-gpu", request.gpu_count
     needed_mib = max(used_mib * MARGIN_FACTOR, used_mib + MIN_MARGIN_MIB) / max(parts, 1)
     unit_mib = 1024 if parts == 1 else 256  # the advised value is a multiple of it
-    value = math.ceil(needed_mib / unit_mib) * unit_mib
+    advised_mib = math.ceil(needed_mib / unit_mib) * unit_mib
     # Never advise more: the measured use may exceed the allocation, because shared pages count once for each
     # process.
-    if value * parts < had_mib:
+    if advised_mib * parts < had_mib:
         why = "a quarter more than the most that was in use, at least 1G more"
-        yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(value)), why=why)
+        yield Advice(about=MEMORY, option=f"--{option}", value=str(Memory(advised_mib)), why=why)
 
 
 def _cpu_advice(
-    report: Report, request: ResourceRequest | None, used: float, had: int, waiting: float
+    report: Report, request: ResourceRequest | None, used_cpus: float, had_cpus: int, waiting_share: float
 ) -> Iterator[Advice]:
     """Yield advice on CPUs: more if the training waited for data, fewer if most of them were idle."""
-    if waiting >= LONG_WAIT_SHARE:
+    if waiting_share >= LONG_WAIT_SHARE:
         why = "it waited for data and CPUs were free: most likely more --workers help, or faster storage"
-        if used >= BUSY_SHARE * had:
+        if used_cpus >= BUSY_SHARE * had_cpus:
             why = "it waited for data and the CPUs were busy: most likely more CPUs and --workers help"
         yield Advice(about=CPUS, option="", value="", why=why)
-    elif waiting < SHORT_WAIT_SHARE and used < IDLE_SHARE * had and request and "exclusive" not in request:
+        return
+    were_idle = used_cpus < IDLE_SHARE * had_cpus
+    if waiting_share < SHORT_WAIT_SHARE and were_idle and request and "exclusive" not in request:
         # The job had `per_part` CPUs for each of its `parts`, which are tasks or GPUs.
         option, per_part = "--cpus-per-task", request.cpus_per_task or 1
         parts = request.tasks_per_node * request.nodes
         if request.cpus_per_gpu and report.gpus:
             option, per_part, parts = "--cpus-per-gpu", request.cpus_per_gpu, report.gpus
-        enough = math.ceil(max(used * CPU_MARGIN_FACTOR, report.processes or report.gpus or 1) / parts)
-        if enough < per_part:
-            least = "half more than were in use on average, at least one for each process"
-            why = f"{least}; it hardly waited for data"
-            yield Advice(about=CPUS, option=option, value=str(enough), why=why)
+        needed_cpus = max(used_cpus * CPU_MARGIN_FACTOR, report.processes or report.gpus or 1)
+        advised_per_part = math.ceil(needed_cpus / parts)
+        if advised_per_part < per_part:
+            why = "half more than were in use on average, at least one for each process"
+            why += "; it hardly waited for data"
+            yield Advice(about=CPUS, option=option, value=str(advised_per_part), why=why)
 
 
 def in_short(report: Report) -> str:
@@ -276,6 +282,7 @@ def _hints_for_unknown(report: Report) -> Iterator[str]:
 
 
 def _figure_as_text(figure: float | None, in_words: Callable[[float], str] = "{:.0f}".format) -> str:
+    """Return a figure in words, or UNKNOWN."""
     return UNKNOWN if figure is None else in_words(figure)
 
 
