@@ -87,9 +87,8 @@ class RunState:
     @property
     def failed_program(self) -> ProgramState | None:
         """The program whose failure has ended the last job; None if it has one program or did not fail."""
-        is_failed = (
-            self.last_job is not None and self.last_job.state == "FAILED" and self.last_job.says != SAVED
-        )
+        job = self.last_job
+        is_failed = job is not None and job.state == "FAILED" and job.says != SAVED
         return program_that_ended_job(self.programs) if is_failed else None
 
 
@@ -131,11 +130,11 @@ def run_states(
     with_ids = zip_longest(states, job_ids[: len(states)])  # None for a missing id: the newest job
     states = [_state_of_job(state, job_id, rows) for state, job_id in with_ids]
     if len(states) == 1:
-        has_plan = any(row.state.name == "PENDING" and row.planned for row in states[0].queue_rows)
-        comparison = shown_starts.comparison(environment, "plan") if has_plan else ""
-        states = [
-            replace(states[0], previous_end=_previous_end(states[0], environment), plan_accuracy=comparison)
-        ]
+        (state,) = states
+        has_plan = any(row.state.name == "PENDING" and row.planned for row in state.queue_rows)
+        accuracy = shown_starts.comparison(environment, "plan") if has_plan else ""
+        previous_end = _previous_end(state, environment)
+        states = [replace(state, previous_end=previous_end, plan_accuracy=accuracy)]
     return states, problems
 
 
