@@ -54,15 +54,15 @@ def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
     If they show none, return the reason that the training wrote into status.json. Without this reason, return
     the `set -e` of the profile's setup, if it may have ended the script.
     """
-    run, ended = end.state.run, _end_by_slurm(end)
+    run, end_text = end.state.run, _end_as_text(end)
     script = end.state.plain.script if end.state.plain else parsed_script(run.folder, end.job.id)
     facts = _fix_facts(end, script)
-    ended_by_slurm = bool(ended) and not ended.startswith("FAILED")
-    by_log = [
-        [*_with_places(failures(ended, lines, run.name, facts), lines, path, ended_by_slurm=ended_by_slurm)]
-        for path, lines in end.logs.items()
-    ]
-    if causes := merge_causes(by_log or [failures(ended, (), run.name, facts)]):
+    ended_by_slurm = bool(end_text) and not end_text.startswith("FAILED")
+    by_log = []
+    for path, lines in end.logs.items():
+        causes = failures(end_text, lines, run.name, facts)
+        by_log.append([*_with_places(causes, lines, path, ended_by_slurm=ended_by_slurm)])
+    if causes := merge_causes(by_log or [failures(end_text, (), run.name, facts)]):
         return causes
     if end.training and training_failed(end.training, end.job):
         why = end.training.reason
@@ -71,11 +71,11 @@ def _causes_in_traces(end: JobEnd) -> Sequence[Failure]:
             causes = [Failure(cause=OWN_MESSAGE, rank="own", means=why, fix="", says=why)]
         return [replace(cause, file=str(end.folder / STATUS)) for cause in causes]
     is_silent = end.logs and not any(end.logs.values())
-    has_status = _FAILED_WITH_STATUS.fullmatch(ended)
+    has_status = _FAILED_WITH_STATUS.fullmatch(end_text)
     return _causes_in_setup(script) if script and is_silent and has_status else ()
 
 
-def _end_by_slurm(end: JobEnd) -> str:
+def _end_as_text(end: JobEnd) -> str:
     """Return state, exit status and signal of a job in the form of failures.yaml: "FAILED 1:0".
 
     Return "" if they are not known.
@@ -89,7 +89,7 @@ def _end_by_slurm(end: JobEnd) -> str:
 def _fix_facts(end: JobEnd, script: JobScript | None) -> FixFacts:
     """Return the facts about a job which the fixes in failures.yaml depend on."""
     request, record = script.resources if script else None, end.record
-    if request and "exclusive" in request:  # whole nodes come with their GPUs
+    if request and "exclusive" in request:  # the job gets the GPUs of its nodes without asking for them
         request = None
     mode = record.known_mode if record and not record.script else None
     is_cpu_job = record and record.known_mode and not record.known_mode.uses_gpus and not record.process
@@ -105,6 +105,7 @@ def _larger_request(end: JobEnd, script: JobScript | None) -> FixFacts:
     """Return the facts for a fix that asks for more: twice the memory and time that the script asks for."""
     facts = FixFacts(resume=next_start(end))
     if script and (mib := mebibytes(script.option("mem"))):
+        # Twice the memory, in GiB if the number is whole
         facts = facts._replace(memory=f"{2 * mib}M" if mib % 512 else f"{mib // 512}G")
     if script and (limit := seconds(script.option("time"))):
         facts = facts._replace(time=str(Duration(2 * limit)))
