@@ -111,16 +111,16 @@ class FixFacts(NamedTuple):
 class FailureText(Explanation):
     """A cause in failures.yaml, with the patterns that show it, and its fixes for several kinds of jobs."""
 
-    cause: str
+    cause: str  # its name
     ended: str = ""  # a pattern for the end of a job, such as "TIMEOUT 0:15"
     log: tuple[str, ...] = ()  # patterns for lines of the log
-    fix_script: str = ""
-    fix_one_process: str = ""
-    fix_with_gpus: str = ""
-    fix_without_gpus: str = ""
+    fix_script: str = ""  # the fix for a job with a finished script
+    fix_one_process: str = ""  # the fix for a job whose mode has one process
+    fix_with_gpus: str = ""  # the fix for a job that asked for GPUs
+    fix_without_gpus: str = ""  # the fix for a job that asked for no GPUs
     rank: Rank = "cause"
     last: bool = False  # whether the last line of the log that shows it is reported, not the first
-    source: str
+    source: str  # where the patterns and their meaning come from
 
     def fix_for(self, facts: FixFacts) -> str:
         """Return the most special fix for a job with these facts, or else the fix for all jobs."""
@@ -161,39 +161,44 @@ def known_cause(name: str) -> FailureText:
     return next(entry for entry in known_causes() if entry.cause == name)
 
 
-@functools.cache
-def _log_patterns() -> tuple[re.Pattern[str], tuple[tuple[re.Pattern[str], FailureText], ...]]:
-    """Return a pattern that combines all patterns for logs, and each pattern with its cause.
+class _LogPatterns(NamedTuple):
+    """The patterns in failures.yaml for lines of logs."""
 
-    Most lines of a log match no pattern. One search with the combined pattern shows that.
-    """
+    # All patterns in one. Most lines of a log match no pattern, and one search with this pattern shows that.
+    combined: re.Pattern[str]
+    by_cause: tuple[tuple[re.Pattern[str], FailureText], ...]  # each pattern with its cause
+
+
+@functools.cache
+def _log_patterns() -> _LogPatterns:
+    """Return the compiled patterns for lines of logs."""
     pairs = [(text, entry) for entry in known_causes() for text in entry.log]
-    any_pattern = re.compile("|".join(f"(?:{text})" for text, _ in pairs))
-    return any_pattern, tuple((re.compile(text), entry) for text, entry in pairs)
+    combined = re.compile("|".join(f"(?:{text})" for text, _ in pairs))
+    return _LogPatterns(combined, tuple((re.compile(text), entry) for text, entry in pairs))
 
 
 def failures(
-    ended: str, log: Iterable[NumberedLine], run: str, facts: FixFacts | None = None
+    end_text: str, log: Iterable[NumberedLine], run: str, facts: FixFacts | None = None
 ) -> list[Failure]:
     """Return the causes of a failure, the likeliest first.
 
     Each cause is returned once, with the first line that shows it, or with the last line if failures.yaml
-    says `last`. Causes of the ranks "outside" and "limit" are read from the log only if `ended` is empty,
-    because the log may hold earlier starts of the job.
+    says `last`. Causes of the ranks "outside" and "limit" are read from the log only if `end_text` is
+    empty, because the log may hold earlier starts of the job.
 
     Args:
-        ended: Slurm's state, exit code and signal, such as "FAILED 1:0"; "" if they are not known.
+        end_text: Slurm's state, exit code and signal, such as "FAILED 1:0"; "" if they are not known.
         log: Lines of the log.
         run: The name of the run, for the commands in the fixes.
         facts: Facts about the job, for the fixes; None if nothing is known.
     """
     facts, by_cause = facts or FixFacts(), dict[str, Failure]()
     for entry in known_causes():
-        if entry.ended and (match := re.fullmatch(entry.ended, ended)):
-            by_cause[entry.cause] = _failure(entry, match, run, facts, ended=ended)
+        if entry.ended and (match := re.fullmatch(entry.ended, end_text)):
+            by_cause[entry.cause] = _failure(entry, match, run, facts, ended=end_text)
     shown_by_last_line = {entry.cause for entry in known_causes() if entry.last}
     in_last_line: list[Failure] = []
-    ended_by_slurm = bool(ended) and not ended.startswith("FAILED")
+    ended_by_slurm = bool(end_text) and not end_text.startswith("FAILED")
     is_over = False  # whether Slurm ended the job in this line or before
     for number, line in log:
         is_over = is_over or (ended_by_slurm and ends_job(line))
@@ -201,17 +206,17 @@ def failures(
         for failure in in_last_line:
             if is_over and failure.rank in ("cause", "own"):
                 continue  # the error follows from the end of the job
-            seen = by_cause.get(failure.cause)
-            is_new = seen is None and not (ended and failure.rank in ("outside", "limit"))
+            known = by_cause.get(failure.cause)
+            is_new = known is None and not (end_text and failure.rank in ("outside", "limit"))
             if is_new or failure.cause in shown_by_last_line:
                 by_cause[failure.cause] = failure
-            elif seen and not seen.says:  # the end of the job has shown this cause, and now a line shows it
-                by_cause[failure.cause] = replace(failure, ended=seen.ended)
+            elif known and not known.says:  # the end of the job has shown this cause, and now a line shows it
+                by_cause[failure.cause] = replace(failure, ended=known.ended)
     # An error message in the last line has ended the script, so it comes before other causes.
-    if ended.startswith("FAILED") and in_last_line and in_last_line[-1].cause == OWN_MESSAGE:
+    if end_text.startswith("FAILED") and in_last_line and in_last_line[-1].cause == OWN_MESSAGE:
         del by_cause[OWN_MESSAGE]
         by_cause = {OWN_MESSAGE: replace(in_last_line[-1], rank="cause"), **by_cause}
-    return sorted(by_cause.values(), key=_order)
+    return sorted(by_cause.values(), key=_sort_key)
 
 
 def ends_job(line: str) -> bool:
@@ -221,20 +226,21 @@ def ends_job(line: str) -> bool:
 
 def lines_before_end(log: Sequence[NumberedLine]) -> Sequence[NumberedLine]:
     """Return the lines of a log before Slurm's message that it ends the job; all lines without a message."""
-    return [*itertools.takewhile(lambda numbered: not ends_job(numbered[1]), log)]
+    end = next((position for position, (_, line) in enumerate(log) if ends_job(line)), len(log))
+    return log[:end]
 
 
-def merge_causes(several: Iterable[Sequence[Failure]]) -> list[Failure]:
+def merge_causes(causes_of_logs: Iterable[Sequence[Failure]]) -> list[Failure]:
     """Return the causes that several logs show: each cause once, the likeliest first.
 
     A cause that a line shows replaces the same cause from the end of the job.
     """
     by_cause: dict[str, Failure] = {}
-    for failure in itertools.chain.from_iterable(several):
-        seen = by_cause.setdefault(failure.cause, failure)
-        if failure.says and not seen.says:
+    for failure in itertools.chain.from_iterable(causes_of_logs):
+        known = by_cause.setdefault(failure.cause, failure)
+        if failure.says and not known.says:
             by_cause[failure.cause] = failure
-    return sorted(by_cause.values(), key=_order)
+    return sorted(by_cause.values(), key=_sort_key)
 
 
 def crash_line(log: Sequence[NumberedLine]) -> NumberedLine | None:
@@ -254,11 +260,8 @@ def uncaught_exceptions(log: Sequence[NumberedLine]) -> Iterator[NumberedLine]:
     line_before, open_tracebacks = "", 0  # several ranks may print their tracebacks at the same time
     for number, line in log[-CRASH_LINES:]:
         for message in messages_in(line):
-            if (
-                open_tracebacks
-                and _EXCEPTION_BELOW_TRACEBACK.match(message)
-                and not _EXCEPTION_OF_WORKER.match(message)
-            ):
+            is_exception = _EXCEPTION_BELOW_TRACEBACK.match(message)
+            if open_tracebacks and is_exception and not _EXCEPTION_OF_WORKER.match(message):
                 open_tracebacks -= 1
                 yield number, message
             open_tracebacks += message == _TRACEBACK and not _CAUGHT.search(line_before)
@@ -267,9 +270,9 @@ def uncaught_exceptions(log: Sequence[NumberedLine]) -> Iterator[NumberedLine]:
 
 def unexplained_exception(log: Sequence[NumberedLine]) -> NumberedLine | None:
     """Return the first exception at the end of a log that failures.yaml doesn't explain; None without one."""
-    any_pattern, _ = _log_patterns()
+    known = _log_patterns().combined
     for number, exception in uncaught_exceptions(log):
-        if not any_pattern.match(exception) and not _CRASH.match(exception):
+        if not known.match(exception) and not _CRASH.match(exception):
             return number, exception
     return None
 
@@ -279,45 +282,45 @@ def place_of_exception(log: Sequence[NumberedLine], number: int) -> str:
 
     The place is the last file of the traceback that is not in an installed package.
     """
-    position = next((index for index, (line, _) in enumerate(log) if line == number), 0)
-    exception = log[position][1] if log else ""
+    with_number = ((index, line) for index, (line_number, line) in enumerate(log) if line_number == number)
+    position, exception = next(with_number, (0, ""))
     rank = _RANK_PREFIX.match(exception)
     prefix = rank[0] if rank else ""
-    of_rank = f", rank {rank[1] or rank[2]}" if rank else ""
+    rank_suffix = f", rank {rank[1] or rank[2]}" if rank else ""
     is_parser_error = bool(_PARSER_ERROR.match(exception[len(prefix) :]))  # without a "Traceback" line
     frame = ""
     for _, line in reversed(log[max(0, position - CRASH_LINES) : position]):
         if not line.startswith(prefix):  # the line of another rank
             continue
         if _TRACEBACK in line or (is_parser_error and frame):
-            return f"{frame}{of_rank}" if frame else ""
+            return f"{frame}{rank_suffix}" if frame else ""
         match = _FRAME.match(line[len(prefix) :])
         if match and not frame and not _INSTALLED_FILE.search(match[1]):
             frame = f"{match[1]}:{match[2]}"
-    return f"{frame}{of_rank}" if is_parser_error and frame else ""
+    return f"{frame}{rank_suffix}" if is_parser_error and frame else ""
 
 
-def _order(failure: Failure) -> tuple[int, bool, float]:
+def _sort_key(failure: Failure) -> tuple[int, bool, float]:
     """Return the key that sorts causes by their ranks, and the effects also among each other.
 
     The effect "killed" comes first, because the other effects may follow from a killed process. They come in
     the order of their lines.
     """
     is_effect = failure.rank == "effect"
-    may_follow = is_effect and failure.cause != "killed"
+    may_follow_from_kill = is_effect and failure.cause != "killed"
     line = failure.line or math.inf  # an effect that only Slurm's state shows comes last
-    return RANKS.index(failure.rank), may_follow, line if is_effect else 0
+    return RANKS.index(failure.rank), may_follow_from_kill, line if is_effect else 0
 
 
 def _causes_in_line(number: int, line: str, run: str, facts: FixFacts) -> Iterator[Failure]:
     """Yield the causes that a line of the log shows; each part of an overwritten line may show one."""
-    any_pattern, patterns = _log_patterns()
+    patterns = _log_patterns()
     for message in messages_in(line):
         problem = parse_error_line(message)
         inner = _INNER_EXCEPTION.search(problem.what) if problem else None
         text = inner[1] if inner else message
-        if any_pattern.match(text):
-            for pattern, entry in patterns:
+        if patterns.combined.match(text):
+            for pattern, entry in patterns.by_cause:
                 if match := pattern.match(text):
                     yield _failure(entry, match, run, facts, line=number, says=message)
                     break
