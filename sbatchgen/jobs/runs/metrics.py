@@ -24,7 +24,7 @@ from sbatchgen.jobs.runs.job_log import JOB_START, PIECE_BYTES, find_logs, newes
 from sbatchgen.jobs.runs.record import Record, records
 
 END_BYTES = 1 << 18  # bytes at the end of a log that are read for the newest numbers
-MAX_LINE = 4000  # bytes of a line that are read
+MAX_LINE_BYTES = 4000  # bytes of a line that are read
 MAX_LINES = 4000  # lines of each kind in a log that become points: a picture has fewer columns
 # The next patterns read lines as plain programs, tqdm, Lightning and transformers print them, such as
 # "Epoch 3/10 ... train_loss=0.5, val acc: 97.5%".
@@ -35,12 +35,15 @@ _PROGRESS = re.compile(
     rf"|(step|iter(?:ation)?){_SEPARATOR}(\d{{1,12}}))(?!\w|\.\d)"
 )
 # "train_loss=0.5" or "val acc: 97.5%": the words before, the metric, the number, and the percent sign
-_MEASURED = re.compile(
+_METRIC = re.compile(
     r"(?i)(?<![a-z_])(?<!--)((?:(?:train(?:ing)?|val(?:id(?:ation)?)?|eval|test|total|avg|average|mean|running|lm)"
     r"[\s_./-]{1,2}){0,2})(loss|acc(?:uracy)?)(?:_step|_epoch)?"
     r"['\"]?[\s:=]{1,4}['\"]?(-?\d{1,12}(?:\.\d{1,20})?(?:e[+-]?\d{1,3})?)(%)?(?![\w/]|[.,:]\w)"
 )
-_VALIDATION = re.compile(r"(?i)(?<![/-])\b(?:val|valid|validation|eval|evaluation|test|testing)\b(?![/-])")
+# A word that says that the numbers of a line are a validation's: "Validation: loss 0.5"
+_VALIDATION_WORD = re.compile(
+    r"(?i)(?<![/-])\b(?:val|valid|validation|eval|evaluation|test|testing)\b(?![/-])"
+)
 # The end of the text before another metric than the loss or the accuracy: "box loss", "top-5-accuracy"
 _OTHER_METRIC = re.compile(r"[A-Za-z][\s_.]*$|\w[/-]$")
 # Words before a step or an epoch at which the numbers of the line were not measured: "best loss, epoch 3"
@@ -54,8 +57,8 @@ _RICH_BAR = re.compile(r"Epoch \d{1,12}/\d{1,12} .*it/s")
 _FAR_RIGHT = re.compile(r"\s{16,}(?:[\w/.-]{1,80}: {1,9}\S{1,40}\s*){1,20}$")
 # Without the key `metrics`, each line that counts has one of these texts. Most lines of a log have none, and
 # are skipped before the slower patterns are tried.
-_MAY_MEASURE = (b"loss", b"acc", b"epoch", b'{"', b"restart", b" - ")
-_AFTER_NUMBER = ",;:%)]}'\""  # characters that may follow a number
+_TEXTS_OF_COUNTED_LINES = (b"loss", b"acc", b"epoch", b'{"', b"restart", b" - ")
+_CHARS_AFTER_NUMBER = ",;:%)]}'\""  # characters that may follow a number
 
 
 class Line(NamedTuple):
@@ -163,8 +166,8 @@ def _lines_that_may_count(file: IO[bytes], pattern: re.Pattern[str] | None) -> I
     while (line := file.readline(PIECE_BYTES)) and size < MAX_BYTES:
         size += len(line)
         text = line.lower()
-        if pattern or any(word in text for word in _MAY_MEASURE):
-            yield from (part[:MAX_LINE] for part in line.rstrip().split(b"\r"))
+        if pattern or any(word in text for word in _TEXTS_OF_COUNTED_LINES):
+            yield from (part[:MAX_LINE_BYTES] for part in line.rstrip().split(b"\r"))
 
 
 def _kind_of(part: bytes, pattern: re.Pattern[str] | None) -> str | None:
@@ -201,12 +204,10 @@ def _events(lines: Iterable[Line], pattern: re.Pattern[str] | None) -> Iterator[
                 seen.clear()
             is_restarted = False
             if step is None and event["event"] == "epoch":
-                previous, validation = (
-                    validation,
-                    {name: event[name] for name in event if name not in PLACE_FIELDS},
-                )
-                if previous == validation:  # a progress bar repeats the validation during the next epoch
+                metrics = {name: event[name] for name in event if name not in PLACE_FIELDS}
+                if metrics == validation:  # a progress bar repeats the validation during the next epoch
                     continue
+                validation = metrics
             if step is None or (event["event"], step) not in seen:
                 yield event | {"skipped": skipped} if step is None and skipped else event
             if step is not None:
@@ -223,7 +224,7 @@ def _with_epochs(lines: Iterable[Line]) -> Iterator[Line]:
             epoch, bar_step, bar_total = heading[1], 0, ""
         elif epoch and not _PROGRESS.search(line):
             bar = _KERAS_BAR.match(line)
-            is_below = not bar and bool(_MEASURED.match(line.lstrip()))
+            is_below = not bar and bool(_METRIC.match(line.lstrip()))
             if bar and int(bar[1]) >= bar_step and bar_total in ("", bar[2]):  # else it shows an evaluation
                 bar_step, bar_total, is_below = int(bar[1]), bar[2], True
         yield Line(f"epoch {epoch}: {line}" if is_below else line, skipped)
@@ -234,7 +235,7 @@ def _with_bars_joined(lines: Iterable[Line]) -> Iterator[Line]:
     bar = Line("", 0)
     for line in lines:
         if bar.text and _FAR_RIGHT.match(line.text):
-            bar = bar._replace(text=f"{bar.text.rstrip()} {line.text.strip()}"[:MAX_LINE])
+            bar = bar._replace(text=f"{bar.text.rstrip()} {line.text.strip()}"[:MAX_LINE_BYTES])
             continue
         if bar.text:
             yield bar
@@ -273,7 +274,7 @@ def _common_metrics(line: str) -> dict[str, float]:
     The names of a validation's numbers begin with "val_". A number is ignored if nothing tells whether it
     belongs to the training or to the validation.
     """
-    located = ((match, match.start()) for match in _MEASURED.finditer(line))
+    located = ((match, match.start()) for match in _METRIC.finditer(line))
     matches = [match for match, start in located if not _OTHER_METRIC.search(line, max(0, start - 20), start)]
     names = ["loss" if match[2].lower() == "loss" else "accuracy" for match in matches]
     metrics: dict[str, float] = {}
@@ -297,7 +298,7 @@ def _prefixes(line: str, matches: Sequence[re.Match[str]], names: Sequence[str])
     kinds = ["val_" if re.search("val|test", word) else "train" if "train" in word else "" for word in words]
     if "val_" not in kinds:
         before = line[: matches[0].start()] if matches else ""
-        is_validation = "train" not in before.lower() and _VALIDATION.search(before)
+        is_validation = "train" not in before.lower() and _VALIDATION_WORD.search(before)
         yield from ("val_" if is_validation and not kind else "" for kind in kinds)
         return
     first_validated = kinds.index("val_")
@@ -313,6 +314,6 @@ def _prefixes(line: str, matches: Sequence[re.Match[str]], names: Sequence[str])
 def _number(text: str) -> float | None:
     """Return the number in a text such as "1,024," or "97.5%"; None if it has no number."""
     try:
-        return float(text.strip().strip(_AFTER_NUMBER).replace(",", ""))
+        return float(text.strip().strip(_CHARS_AFTER_NUMBER).replace(",", ""))
     except ValueError:
         return None

@@ -32,7 +32,7 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 DEFAULT_LOG, DEFAULT_LOG_OF_TASK = "slurm-%j.out", "slurm-%A_%a.out"  # sbatch(1), --output
 # A job without a run folder gets the path LOG/none as its run folder: LOG is a file, so nothing can be there.
 NO_RUN_FOLDER = "none"
-HEAD_BYTES = 8192  # bytes at the start of a file that tell a log from a script
+FIRST_BYTES = 8192  # bytes at the start of a file that tell a log from a script
 MAX_SCRIPT_BYTES = 4 << 20  # bytes of a script that are read
 MAX_LOGS = 20  # the newest logs of a folder, for which Slurm is asked
 _LOG_NAME = re.compile(r"slurm-([1-9][0-9]{0,9}(?:_[0-9]{1,7})?)\.out")  # "slurm-4711_3.out"
@@ -176,23 +176,24 @@ def _id_and_task(row: SlurmJob) -> tuple[int, int]:
 def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
     """Return the job of a log, or the newest job of a script."""
     try:
-        head = files.read_start(path, HEAD_BYTES)
+        first_bytes = files.read_start(path, FIRST_BYTES)
     except OSError as error:
         owner = ""
         with contextlib.suppress(OSError):
             owner = user_name(path.stat().st_uid)
         whose = f"; it belongs to {owner}" if owner and not os.access(path, os.R_OK) else ""
         raise DocumentError.of(f"can't read {path}: {error.strerror or error}{whose}") from error
-    if head.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in head or path.suffix in _SCRIPT_SUFFIXES:
+    has_script_lines = first_bytes.startswith((b"#!", b"#SBATCH ")) or b"\n#SBATCH " in first_bytes
+    if has_script_lines or path.suffix in _SCRIPT_SUFFIXES:
         return _find_by_script(word_, path, environment, task)
-    if b"\0" in head or path.suffix in _NO_LOG_SUFFIXES:
-        kind = "is not text" if b"\0" in head else "is not a log"
+    if b"\0" in first_bytes or path.suffix in _NO_LOG_SUFFIXES:
+        kind = "is not text" if b"\0" in first_bytes else "is not a log"
         fix = "name the log of a job, its script, or its id"
         raise CommandLineError.of(f"{word_} {kind}", fix=fix)
     match = _LOG_NAME.fullmatch(path.name)
     with contextlib.suppress(SlurmError):
-        with_its_id = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
-        with_log = [job for job in with_its_id if _is_log_of(job, path)]
+        with_same_id = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
+        with_log = [job for job in with_same_id if _is_log_of(job, path)]
         with_log = with_log or [job for job in any_job.my_jobs(environment) if _is_log_of(job, path)]
         if with_log:
             return _known_job(word_, with_log, with_log[-1], environment)
@@ -202,8 +203,8 @@ def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: 
 def _is_log_of(job: AnyJob, path: Path) -> bool:
     """Return whether a file is the log of a job: by the name in Slurm's answer, else by the default name."""
     names = {name.replace("%%", "%") for name in (job.log, job.errors) if name}
-    default = Path(job.folder, f"slurm-{job.row.id}.out")
-    return any(_is_same_file(Path(name), path) for name in names or {str(default)})
+    default_log = Path(job.folder, f"slurm-{job.row.id}.out")
+    return any(_is_same_file(Path(name), path) for name in names or {str(default_log)})
 
 
 def _is_same_file(path: Path, other: Path) -> bool:
@@ -257,8 +258,8 @@ def _split_command(line: str) -> list[str]:
 def _options_in_script(script: Path) -> dict[str, str]:
     """Return the options in the directives of a script, by their names; none if it can't be read."""
     with contextlib.suppress(OSError):
-        read = read_script(files.read_file(script, MAX_SCRIPT_BYTES))
-        return {name: option.value or "" for name, option in read.options.items()}
+        parsed = read_script(files.read_file(script, MAX_SCRIPT_BYTES))
+        return {name: option.value or "" for name, option in parsed.options.items()}
     return {}
 
 
@@ -381,8 +382,8 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
     logs = sorted((path for path in logs if path.is_file()), key=lambda path: path.stat().st_mtime)
     newest_id, job = ids[-1], None
     with contextlib.suppress(SlurmError):
-        with_its_id = any_job.any_jobs([newest_id], environment)
-        tasks = [known for known in with_its_id if known.user == colleague]
+        with_same_id = any_job.any_jobs([newest_id], environment)
+        tasks = [job for job in with_same_id if job.user == colleague]
         if tasks:
             job = _known_job(word_, tasks, _chosen_task(tasks, "", newest_id), environment)
     job = job or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{newest_id}.out", newest_id)
