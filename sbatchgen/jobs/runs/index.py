@@ -87,7 +87,7 @@ class Index:
     """
 
     def __init__(self, file: Path, note: Callable[[str], None] = lambda _: None) -> None:
-        """Read the index; make its folder if there is none, and repair a damaged file."""
+        """Read the index; make its folder if it is missing, and repair a damaged file."""
         self.file, self._note = file, note
         self._data: bytes | None = None
         self._runs: dict[str, Run] = {}
@@ -121,7 +121,7 @@ class Index:
         self._change(key, id=job, cluster=cluster, state="", seen=time.time())
 
     def mark_lost(self, key: str) -> None:
-        """Set the state of a submission to LOST, because nobody knows whether sbatch accepted it."""
+        """Set the state of a submission to LOST, because it is not known whether sbatch accepted it."""
         self._change(key, state=LOST)
 
     def remove(self, key: str) -> None:

@@ -189,7 +189,7 @@ def _picture_bytes(histories: Sequence[History], suffix: str) -> bytes:
 
 
 class _DrawnRun(NamedTuple):
-    """A run, and how its curves are told from those of other runs."""
+    """A run, and how its curves differ from those of other runs."""
 
     history: History
     color: str

@@ -51,12 +51,12 @@ def why_not_trusted(run_dir: Path) -> Problem | None:
 
 
 def _why_link_refused(checkpoints: Path) -> Problem | None:
-    """Return why the folder of checkpoints can't be the link that it is; None if it can, or is no link.
+    """Return why the folder of checkpoints can't be the link that it is; None if it can, or is not a link.
 
     A user may link the folder to a larger disk. Then the target must belong to this user, or only root may
     write into it.
     """
-    with contextlib.suppress(OSError):  # it is no link, or a broken link, which the trainer reports
+    with contextlib.suppress(OSError):  # it is not a link, or a broken link, which the trainer reports
         checkpoints.readlink()
         status, target = checkpoints.stat(), os.path.realpath(checkpoints)
         only_root_writes = status.st_uid == 0 and not status.st_mode & stat.S_IWOTH

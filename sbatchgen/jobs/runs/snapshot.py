@@ -161,7 +161,7 @@ def errors_about_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[
     """Yield an error if the job would not run the snapshot's copy of its trainer.
 
     Either the snapshot lacks the trainer's file, or the job names the file by its absolute path in the
-    repository. A trainer outside the repository is no error.
+    repository. A trainer outside the repository is not an error.
     """
     if not resolved.trainer or not trainer_is_file(resolved.trainer):
         return
@@ -293,7 +293,7 @@ def _checked_size(root: Path, sources: Mapping[str, os.stat_result]) -> int:
 def _copy(root: Path, name: str, destination: Path, status: os.stat_result, snapshot: Snapshot) -> None:
     """Copy a file or a link below `root`.
 
-    The copy gets the mode of the source, as far as the umask allows. `status` is the status of the source at
+    The copy gets the mode of the source, limited by the umask. `status` is the status of the source at
     the review. Folders are opened without following links, because somebody who can write a folder of the
     code could replace it with a link to files that only the user can read.
     """
