@@ -85,11 +85,6 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
     with_fullest_gpu = max(
         trainings, key=lambda training: training.get("gpu_reserved_bytes", 0.0), default={}
     )
-    percent_and_s = [
-        (training["gpu_utilization"], training["seconds"])
-        for training in trainings
-        if "gpu_utilization" in training
-    ]
     report = Report(
         name=state.run.name,
         state=DONE if is_done else state_in_words(state.last_job) if state.last_job else "no job",
@@ -104,7 +99,7 @@ def make_report(state: RunState, environment: Mapping[str, str]) -> Report:
         cpu_hours=_hours([(start.cpus, start.used_s) for start in starts]),
         cpus_used=_cpus_used(usage),
         memory_bytes=_as_int(max(memory_bytes, default=None)),
-        gpu_utilization=_rate([(percent * time_s, time_s) for percent, time_s in percent_and_s]),
+        gpu_utilization=_gpu_utilization(trainings),
         gpu_allocated_bytes=_as_int(with_fullest_gpu.get("gpu_allocated_bytes")),
         gpu_reserved_bytes=_as_int(with_fullest_gpu.get("gpu_reserved_bytes")),
         gpu_bytes=_as_int(with_fullest_gpu.get("gpu_bytes")),
@@ -137,6 +132,14 @@ def _cpus_used(usage: RunUsage) -> float | None:
         [(training["cpu_s"], training["seconds"]) for training in usage.trainings if "cpu_s" in training]
     )
     return max((cpus for cpus in (by_slurm, by_trainer) if cpus is not None), default=None)
+
+
+def _gpu_utilization(trainings: Sequence[Mapping[str, float]]) -> float | None:
+    """Return how long the GPUs were busy, in percent of the time of all trainings; None if not measured."""
+    measured = [training for training in trainings if "gpu_utilization" in training]
+    times_s = [training["seconds"] for training in measured]
+    percents = [training["gpu_utilization"] for training in measured]
+    return _rate([(percent * time_s, time_s) for percent, time_s in zip(percents, times_s, strict=True)])
 
 
 def _figures(trainings: Sequence[Mapping[str, float]], name: str) -> list[float]:

@@ -92,15 +92,14 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     end = read_end(state, job, record, task, environment)
     has_hidden_crash = not end.is_failure and end.has_ended and any(map(crash_line, end.logs.values()))
     is_forgotten = end.has_ended and not end.state_name  # by Slurm; but the log may show a cause
-    causes: Sequence[Failure] = ()
-    if end.is_failure or has_hidden_crash or is_forgotten:
-        causes = [*fixes_for_run(likely_causes(end), end, environment)]
+    may_have_causes = end.is_failure or has_hidden_crash or is_forgotten
+    causes = [*fixes_for_run(likely_causes(end), end, environment)] if may_have_causes else []
     failed = end.is_failure or has_hidden_crash or bool(causes)
     says = _end_in_words(end, says, is_failure=failed, has_hidden_crash=has_hidden_crash)
     fix = "" if failed else _fix_for_wait(state)
-    if state.standstill:
+    if state.standstill:  # the text about a hanging rank comes first
         texts = sorted((says, state.standstill), key=lambda text: not text.startswith(stall.HANGS_PREFIX))
-        says, fix = "; ".join(texts), _fix_for_stall(state)  # the text about a hanging rank comes first
+        says, fix = "; ".join(texts), _fix_for_stall(state)
     log = _log_to_show(end)
     bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(

@@ -130,12 +130,15 @@ def run_states(
     with_ids = zip_longest(states, job_ids[: len(states)])  # None for a missing id: the newest job
     states = [_state_of_job(state, job_id, rows) for state, job_id in with_ids]
     if len(states) == 1:
-        (state,) = states
-        has_plan = any(row.state.name == "PENDING" and row.planned for row in state.queue_rows)
-        accuracy = shown_starts.comparison(environment, "plan") if has_plan else ""
-        previous_end = _previous_end(state, environment)
-        states = [replace(state, previous_end=previous_end, plan_accuracy=accuracy)]
+        states = [_with_facts_of_single_run(states[0], environment)]
     return states, problems
+
+
+def _with_facts_of_single_run(state: RunState, environment: Mapping[str, str]) -> RunState:
+    """Return a state with the fields that are only set for a single run, apart from its sweep."""
+    has_plan = any(row.state.name == "PENDING" and row.planned for row in state.queue_rows)
+    accuracy = shown_starts.comparison(environment, "plan") if has_plan else ""
+    return replace(state, previous_end=_previous_end(state, environment), plan_accuracy=accuracy)
 
 
 def _jobs_of(index: Index, runs: Sequence[Run]) -> dict[str, list[RunJob]]:
