@@ -56,14 +56,14 @@ def find_placement(request: ResourceRequest, environment: Mapping[str, str]) -> 
     return Placement(chosen, chosen_nodes, config(environment))
 
 
-class Allocation(NamedTuple):
+class LargestAllocation(NamedTuple):
     """What Slurm allocates to a job on all its nodes together."""
 
     gpus: float
     cpus: int
 
 
-def largest_allocation(request: ResourceRequest, placement: Placement) -> Allocation:
+def largest_allocation(request: ResourceRequest, placement: Placement) -> LargestAllocation:
     """Return the most GPUs and CPUs that Slurm may allocate to a job.
 
     If Slurm hides the nodes, the numbers are upper bounds. Raises BudgetError if they can't be computed
@@ -78,12 +78,12 @@ def largest_allocation(request: ResourceRequest, placement: Placement) -> Alloca
     gets_whole_nodes |= bool({"core-spec", "thread-spec"} & {*request.options})
     if not gets_whole_nodes:
         gpus = _gpu_count(request, placement)
-        return Allocation(gpus, _cpu_count(request, placement, math.ceil(gpus)))
+        return LargestAllocation(gpus, _cpu_count(request, placement, math.ceil(gpus)))
     if not placement.nodes:
         what = "a budget can't count this job: it gets whole nodes, and Slurm does not show what they have"
         raise BudgetError.of(what, fix="leave --exclusive out")
     gpus_on_node = max(placement.largest_gres("gpu"), request.gpu_count)
-    return Allocation(gpus_on_node * request.nodes, placement.largest("cpus") * request.nodes)
+    return LargestAllocation(gpus_on_node * request.nodes, placement.largest("cpus") * request.nodes)
 
 
 def _gpu_count(request: ResourceRequest, placement: Placement) -> float:

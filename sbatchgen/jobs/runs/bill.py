@@ -11,14 +11,14 @@ from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.runs.usage import run_usage, starts_by_sacct
 
 
-class Period(NamedTuple):
+class BillPeriod(NamedTuple):
     """A time from `begin` to just before `end`, in seconds since 1970."""
 
     begin: float
     end: float
 
 
-ALL_TIME = Period(0.0, float("inf"))
+ALL_TIME = BillPeriod(0.0, float("inf"))
 
 
 @frozen(kw_only=True)
@@ -43,15 +43,17 @@ class Bill:
     problems: tuple[str, ...] = ()  # why something is not known
 
 
-def month_period(text: str) -> Period:
+def month_period(text: str) -> BillPeriod:
     """Return the period of a month such as "2026-11" in local time; raise ValueError if it is not a month."""
     first = time.strptime(text, "%Y-%m")
     begin = (first.tm_year, first.tm_mon, 1, 0, 0, 0, 0, 0, -1)
     end = (first.tm_year, first.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1)
-    return Period(time.mktime(begin), time.mktime(end))
+    return BillPeriod(time.mktime(begin), time.mktime(end))
 
 
-def make_bill(states: Sequence[RunState], environment: Mapping[str, str], period: Period = ALL_TIME) -> Bill:
+def make_bill(
+    states: Sequence[RunState], environment: Mapping[str, str], period: BillPeriod = ALL_TIME
+) -> Bill:
     """Return the cost of the jobs of these runs that were submitted in a period.
 
     A run without such a job has no row. sacct is asked once for all runs.
