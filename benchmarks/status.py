@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file  # noqa: E402
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, RunWithJobs, index_file  # noqa: E402
 from tests.slurm import fakes  # noqa: E402
 
 STATUS = [str(Path(sys.prefix, "bin", "sbatchgen")), "status"]
@@ -60,7 +60,7 @@ def _know(home: Path, environment: dict[str, str], runs: int, live: int) -> None
         run.folder.mkdir(parents=True)
         job = RunJob(f"{number:x}", run.name, str(number + 1), "", run.created, seen=run.created)
         ended = number < runs - live
-        entries.append((run, [job._replace(state="COMPLETED" if ended else "", ended=ended)]))
+        entries.append(RunWithJobs(run, [job._replace(state="COMPLETED" if ended else "", ended=ended)]))
         if number >= runs - live:
             command = f"/tmp/sbatchgen-{number:x}-x/job.slurm"  # noqa: S108 - where submit has them
             rows.append({"JobArrayID": str(number + 1), "State": "RUNNING", "Command": command})

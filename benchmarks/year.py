@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, RunWithJobs, index_file
 
 MOST = 15.0
 LEAST_S = 0.1  # CPU seconds of n below which a ratio says nothing
@@ -47,13 +47,13 @@ def make_runs(folder: Path, count: int) -> None:
             folder=str(folder),
             log=f"{run_dir}/{name}-%j.out",
         )
-        # As record.keep writes it, which waits for the disk
-        record.path(run_dir, about.job).write_text(json.dumps({"format": 1, **_fields(about)}))
-        record.path(run_dir, about.job).chmod(0o600)
+        # As record.write_accepted writes it, which waits for the disk
+        record.record_file(run_dir, about.job).write_text(json.dumps({"format": 1, **_fields(about)}))
+        record.record_file(run_dir, about.job).chmod(0o600)
         (run_dir / f"{name}-{about.job}.out").write_text("epoch 1 loss 0.5\n" * 20)
         (run_dir / "status.json").write_text('{"state": "done", "step": 10, "epoch": 2}')
         jobs = [RunJob(about.key, name, about.job, "", when, "COMPLETED", ended=True, seen=when)]
-        entered.append((Run(name, str(run_dir), shared=False, created=when), jobs))
+        entered.append(RunWithJobs(Run(name, str(run_dir), shared=False, created=when), jobs))
     Index(index_file({"XDG_STATE_HOME": str(folder / "state")})).add(entered)
 
 
@@ -71,7 +71,7 @@ def make_sweep(folder: Path, count: int) -> None:
         first, last = job * count // 10, (job + 1) * count // 10 - 1
         about = {"format": 1, "key": f"abc{job}", "run": "sweep", "shared": False, "name": "sweep"}
         about |= {"folder": str(folder), "array": f"0-{last - first}", "first": first, "submitted": 1e9 + job}
-        file = record.path(run_dir, str(job + 1))
+        file = record.record_file(run_dir, str(job + 1))
         file.write_text(json.dumps({**about, "log": f"{run_dir}/%a/%A.out"}))
         file.chmod(0o600)
     for number in range(count):
@@ -82,7 +82,7 @@ def make_sweep(folder: Path, count: int) -> None:
         for job in range(10)
     ]
     index = Index(index_file({"XDG_STATE_HOME": str(folder / "state")}))
-    index.add([(Run("sweep", str(run_dir), shared=False, created=1e9), jobs)])
+    index.add([RunWithJobs(Run("sweep", str(run_dir), shared=False, created=1e9), jobs)])
 
 
 def make_log(folder: Path, mebibytes: int) -> None:

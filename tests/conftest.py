@@ -208,7 +208,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(home / "etc"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(base / "cache"))  # templates are compiled once, not by each test
     monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setattr("sbatchgen.jobs.budget.allowance.home", lambda: os.environ["HOME"])
+    monkeypatch.setattr("sbatchgen.jobs.budget.allowance.account_home_folder", lambda: os.environ["HOME"])
     # The tests' Slurm is installed here, which makes this no login node: a job without a profile is local.
     monkeypatch.setattr("sbatchgen.jobs.resolved.request.in_shell", lambda *_: "")
 

@@ -284,10 +284,10 @@ def test_what_is_kept_is_read_only_where_it_is_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "job-9.slurm")
     (tmp_path / "job-8.slurm").symlink_to("nothing")
     (tmp_path / "job-7.slurm").symlink_to("/dev/zero")
-    submitted_scripts.keep(tmp_path, "3", b"#!/bin/bash\n")
+    submitted_scripts.keep_script(tmp_path, "3", b"#!/bin/bash\n")
     for job in "3789":
         about = Record(shared=False, name="x", job=job, submitted=float(job), folder="/")
-        record.keep(tmp_path, about)
+        record.write_accepted(tmp_path, about)
     last = submitted_scripts.newest_script(tmp_path)
     assert last is not None
     assert (last.job, last.script) == ("3", "#!/bin/bash\n")

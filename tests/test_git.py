@@ -15,7 +15,7 @@ from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.git import git
 from sbatchgen.base.machine.ignored import take_problems
 from sbatchgen.jobs.runs.record import code_in
-from sbatchgen.jobs.runs.snapshot import find_code
+from sbatchgen.jobs.runs.snapshot import plan_snapshot
 from tests.conftest import REPOSITORY, Command
 from tests.runs.test_snapshot import git as run_git
 from tests.runs.test_snapshot import put
@@ -138,7 +138,7 @@ def test_nothing_of_a_repository_is_started(repository: Path, trap: Callable[[Pa
     mark = repository.parent / "mark"
     trap(repository)
     assert code_in(repository).folder == str(repository)
-    code = find_code(repository, repository.parent / "run/code-1", (), None)
+    code = plan_snapshot(repository, repository.parent / "run/code-1", (), None)
     assert "train.py" in code.sources
     assert not mark.exists()
     subprocess.run(["git", "status"], cwd=repository, capture_output=True, check=False)
@@ -170,9 +170,9 @@ def test_files_are_copied_as_they_are(repository: Path) -> None:
     run_git(repository, "config", "filter.x.smudge", "tr 2 3")
     run_git(repository, "config", "core.autocrlf", "true")
     (repository.parent / "run").mkdir()
-    code = find_code(repository, repository.parent / "run/code-1", (), None)
+    code = plan_snapshot(repository, repository.parent / "run/code-1", (), None)
     code.copy()
-    assert (code.place / "train.py").read_bytes() == b"2\n"
+    assert (code.copy_folder / "train.py").read_bytes() == b"2\n"
 
 
 def test_a_change_in_a_submodule_is_a_change(repository: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_repository_that_others_can_write_is_left_out(repository: Path, part: 
     (repository / part).chmod(0o777)
     assert code_in(repository).commit == ""
     with pytest.raises(DocumentError, match="git is not asked: ignored") as refused:
-        find_code(repository, repository.parent / "run/code-1", (), None)
+        plan_snapshot(repository, repository.parent / "run/code-1", (), None)
     (problem,) = take_problems()
     assert refused.value.problems[0].fix == problem.fix
     assert problem.what.startswith("ignored .git: ")
@@ -245,7 +245,7 @@ def test_a_second_working_tree_and_an_index_in_two_parts_are_read(repository: Pa
     run_git(second, "add", "new.py")
     run_git(second, "update-index", "--split-index")
     run_git(second, "pack-refs", "--all")
-    code = find_code(second, repository.parent / "run/code-1", (), None)
+    code = plan_snapshot(second, repository.parent / "run/code-1", (), None)
     assert ({*code.sources}, code.code.dirty) == ({".gitattributes", "train.py", "new.py"}, True)
     assert code.code.commit == code_in(repository).commit
 

@@ -174,7 +174,7 @@ def find_and_record_starts(
 
     answer = find_starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
     rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
-    shown_starts.keep_offers(os.environ, [(row.argv, row.kind, start) for row, start in rows])
+    shown_starts.keep_forecasts(os.environ, [(row.argv, row.kind, start) for row, start in rows])
     shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows if row.job})
     return answer
 

@@ -280,7 +280,7 @@ def _record_start(submission: Submission, answer: Answer) -> None:
         start = datetime.fromisoformat(answer.start).timestamp()
         if so_far := shown_starts.comparison(os.environ, "bound"):
             note(f"note: {so_far}")
-        shown_starts.keep_offers(os.environ, [(submission.record.command, "bound", start)])
+        shown_starts.keep_forecasts(os.environ, [(submission.record.command, "bound", start)])
 
 
 @click.command(cls=JobCommand)

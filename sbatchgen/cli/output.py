@@ -20,7 +20,7 @@ from sbatchgen.jobs.inputs import completion
 
 if TYPE_CHECKING:
     from sbatchgen.base.finding import Finding
-    from sbatchgen.jobs.outputs.json_document import Refused
+    from sbatchgen.jobs.outputs.json_document import Refusal
     from sbatchgen.jobs.review.review import Review
 
 TYPED = "sbatchgen.typed"  # key in the `meta` of a context for the words of the command line
@@ -159,7 +159,7 @@ def put_json(
 
     context = click.get_current_context()
     if isinstance(refused, SbatchgenError):
-        status_and_errors: Refused | None = (refused.exit_status, refused.problems)
+        status_and_errors: Refusal | None = (refused.exit_status, refused.problems)
     else:
         errors = [finding for finding in refused if finding.severity == "error"]
         failure = failure_of(errors)

@@ -48,8 +48,8 @@ def _warn_of_completed(index: Index, run: Run) -> None:
     from sbatchgen.jobs.runs.status import run_states
 
     (state,), _ = run_states(index, os.environ, [run])
-    if state.last and state.last.state == "COMPLETED":
-        what = f"job {state.last.id} of run {run.name} has completed; resume starts the run again"
+    if state.last_job and state.last_job.state == "COMPLETED":
+        what = f"job {state.last_job.id} of run {run.name} has completed; resume starts the run again"
         click.get_current_context().meta[submit.EXTRA_FINDINGS] = (Finding("warning", Problem(what)),)
 
 
@@ -82,7 +82,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     if last.command:
         words, old_args = _recorded_words(submit.submit, resumed, last)
         # A value of --resume says where the first job began, and this job continues.
-        auto = [] if last.by_default("resume") else ["--resume", "auto"]
+        auto = [] if last.has_default("resume") else ["--resume", "auto"]
         typed = [*words, *auto, *array, *options, *own_options]
         with _context(submit.submit, typed, (*old_args, *args)) as context:
             submit.submit.invoke(context)
@@ -153,7 +153,7 @@ def submit_points(
     chosen = [
         point.number
         for point in before.points
-        if not point.live
+        if not point.is_active
         and (point.number in named if only else point.state != points.DONE)
         and (not failed or point.state in (points.FAILED, points.STOPPED))
     ]
@@ -185,7 +185,7 @@ def _recorded_words(
     Raises DocumentError if the record has an option that does not describe a job, such as --yes. A folder
     that was copied from elsewhere may hold any record.
     """
-    words, trainer_args = last.typed
+    words, trainer_args = last.typed_words
     with command.make_context(command.name, [*words], obj=trainer_args) as context:
         typed = [
             name for name in _SUBMISSION_OPTIONS if context.get_parameter_source(name) is _FROM_COMMAND_LINE
@@ -204,12 +204,12 @@ def last_record(run: Run) -> Record:
 
     Raises DocumentError: the run has no record, or the folder does not exist any more.
     """
-    from sbatchgen.jobs.runs.record import records, submitting
-    from sbatchgen.jobs.runs.run_folder import refusal
+    from sbatchgen.jobs.runs.record import read_submitting, records
+    from sbatchgen.jobs.runs.run_folder import why_not_trusted
 
-    if problem := refusal(run.folder):
+    if problem := why_not_trusted(run.folder):
         raise DocumentError([problem])
-    last = next(reversed(records(run.folder)), None) or submitting(run.folder)
+    last = next(reversed(records(run.folder)), None) or read_submitting(run.folder)
     if last is None:
         check_folder(run)
         what = f"run {run.name} has no record in {run.folder}"
@@ -238,7 +238,7 @@ def _resume_script(
     from sbatchgen.jobs.runs import folder_check, submitted_scripts
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    copy, script = submitted_scripts.path(run.folder, last.job), Path(last.script)
+    copy, script = submitted_scripts.script_file(run.folder, last.job), Path(last.script)
     try:
         is_unchanged = read_own(copy, MAX_BYTES) == read_file(script, MAX_BYTES)
     except OSError:

@@ -197,7 +197,7 @@ def follow_run(
     hint_at_diagnosis(state)
     if used := cost.in_short(cost.make_report(state, os.environ)):
         note(f"note: used: {used}; more: sbatchgen report {run.name}")
-    return 0 if state.last and state.last.state == "COMPLETED" else DocumentError.exit_status
+    return 0 if state.last_job and state.last_job.state == "COMPLETED" else DocumentError.exit_status
 
 
 class _StateNotes:
@@ -211,11 +211,11 @@ class _StateNotes:
         from sbatchgen.jobs.runs import overview
 
         headline = overview.headline(state) if not problems else problems[0].what
-        if headline != self._last_headline and (state.last is None or state.last.state != "RUNNING"):
+        if headline != self._last_headline and (state.last_job is None or state.last_job.state != "RUNNING"):
             note(f"note: {headline}")
-        if state.quiet and not self._was_quiet:
-            note(f"note: {state.quiet}: it may stand still; sbatchgen diagnose {state.run.name}")
-        self._last_headline, self._was_quiet = headline, bool(state.quiet)
+        if state.standstill and not self._was_quiet:
+            note(f"note: {state.standstill}: it may stand still; sbatchgen diagnose {state.run.name}")
+        self._last_headline, self._was_quiet = headline, bool(state.standstill)
 
 
 @contextlib.contextmanager

@@ -63,7 +63,7 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
     put_in_form(form, result, cost.as_text(result))
     slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
     for problem in [
-        *filter(None, [state.quiet, slow]),
+        *filter(None, [state.standstill, slow]),
         *(problem.what for problem in problems),
         *result.problems,
     ]:
@@ -79,7 +79,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
     from sbatchgen.jobs.runs.status import run_states
 
     try:
-        between = bill.month_bounds(month) if month else bill.ALWAYS
+        period = bill.month_period(month) if month else bill.ALL_TIME
     except ValueError as error:
         fix = f"as in: --month {time.strftime('%Y-%m')}"
         raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error
@@ -89,7 +89,7 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
         raise CommandLineError.of(f"there is no folder {below}", at="--below")
     chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
     states, problems = run_states(index, os.environ, chosen) if chosen else ([], [])
-    result = bill.make_bill(states, os.environ, between)
+    result = bill.make_bill(states, os.environ, period)
     if form == "text" and not result.runs:
         note("note: no jobs of yours: sbatchgen status --all lists your runs")
         return
@@ -128,7 +128,7 @@ def _histories(name: str, pattern: str) -> list[History]:
 
     `pattern` finds metrics in lines of the log. Points without metrics are only noted.
     """
-    from sbatchgen.jobs.runs.events import PRINT_NUMBERS
+    from sbatchgen.jobs.runs.events import FIX_WITHOUT_NUMBERS
     from sbatchgen.jobs.runs.plot import read_history
     from sbatchgen.jobs.runs.points import read_sweep
 
@@ -154,7 +154,9 @@ def _histories(name: str, pattern: str) -> list[History]:
             histories.append(replace(history, point=dict(zip(sweep.names, values, strict=True))))
     if not histories:
         what = "nothing was measured in the points of this sweep so far"
-        raise DocumentError.of(what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{PRINT_NUMBERS}")
+        raise DocumentError.of(
+            what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{FIX_WITHOUT_NUMBERS}"
+        )
     if without_metrics:
         numbers = numbers_as_text(without_metrics)
         note(f"note: nothing was measured so far in {numbers} of {len(sweep.points)} points")

@@ -136,7 +136,7 @@ def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
     from sbatchgen.jobs.runs.status import submissions
 
     records = submissions(state)
-    last = next((record for record in records if state.last and record.job == state.last.id), None)
+    last = next((record for record in records if state.last_job and record.job == state.last_job.id), None)
     logs = [str(path) for path in job_log.newest_logs(last, state.point)] if last else []
     if sort and not state.sweep:
         what = f"run {state.run.name} is not a sweep"
@@ -149,6 +149,6 @@ def hint_at_diagnosis(state: RunState) -> None:
     from sbatchgen.jobs.runs.diagnosis import is_failed
     from sbatchgen.jobs.runs.seen_jobs import SAVED
 
-    job = state.last
+    job = state.last_job
     if is_failed(state) and not (job and (job.state == "CANCELLED" or job.says == SAVED)):
         note(f"note: sbatchgen diagnose {state.job or state.run.name} says why it failed")

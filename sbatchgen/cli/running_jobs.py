@@ -102,10 +102,10 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
         for submission, (_, id_, cluster) in zip(submissions, jobs, strict=True)
     ]
     for (state, id_, cluster), submission, rows in zip(jobs, submissions, queued, strict=True):
-        training = last_save.training_folders(submission, state.run.folder, rows) if submission else []
-        if training and any(row.state.name == "PENDING" for row in rows):
+        trainings = last_save.running_trainings(submission, state.run.folder, rows) if submission else []
+        if trainings and any(row.state.name == "PENDING" for row in rows):
             _cancel(state, id_, cluster, "--state=PENDING")  # they would start when the running jobs end
-        answers = [last_save.ask_to_stop(submission, folder, row) for folder, row in training if submission]
+        answers = [last_save.ask_to_stop(submission, folder, row) for folder, row in trainings if submission]
         stopped += filter(None, answers)
         if any(answers):
             saving.append((state, id_, cluster))
@@ -207,12 +207,12 @@ def exec_(command: tuple[str, ...], /, run: str) -> None:
     (state,), problems = point_states_of(open_index(), [run], changes=True)
     if problems:
         raise SlurmError(problems)
-    name, job = state.run.name, state.last
+    name, job = state.run.name, state.last_job
     rows = [row for row in state.queue_rows if row.state.name == "RUNNING"]
     if job and seen_jobs.is_local(job):
         sys.exit(run_here(command, os.environ))
     if not rows:
-        what = f"run {name} has no running job: {seen_jobs.words(job) if job else 'nothing'}"
+        what = f"run {name} has no running job: {seen_jobs.state_in_words(job) if job else 'nothing'}"
         raise SlurmError.of(what, fix=f"sbatchgen status {name}")
     if job and job.cluster and job.cluster != config(os.environ).get("ClusterName"):
         what = f"run {name} is on cluster {job.cluster}: srun reaches the jobs of its own cluster only"

@@ -1,4 +1,7 @@
-"""The modes of a job, which decide the processes that it starts. A new mode is one more row of MODES."""
+"""The modes of jobs, the launchers and their programs. They decide which processes a job starts.
+
+A new mode is one more row of MODES, and a new program that starts tasks is one more row of STARTERS.
+"""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -7,14 +10,14 @@ from sbatchgen.base.frozen import frozen
 
 @frozen(kw_only=True, eq=False)
 class Mode:
-    """The shape of a job."""
+    """The shape of a job: how many processes it starts, and on which GPUs and nodes."""
 
-    name: str  # what users write
+    name: str  # the word that users write, such as "ddp"
     title: str = ""  # the processes in the words of the script's comment; "" if the launcher decides them
-    gpus: int | None = None  # GPUs that it uses on a node; None for all GPUs of the job
-    processes: int | None = 1  # processes on each node; None for one per GPU
-    nodes: int = 1  # default number of nodes; more than one if a job of the mode may have several nodes
-    flag: str = ""  # the flag of the bundled trainer that chooses the mode, or ""
+    gpus: int | None = None  # how many GPUs it uses on a node; None for all GPUs of the job
+    processes: int | None = 1  # how many processes it starts on each node; None for one per GPU
+    nodes: int = 1  # the default number of nodes; more than 1 if a job of the mode may have several nodes
+    flag: str = ""  # the flag with which the bundled trainer runs in this mode; "" if it needs none
     launchers: tuple[str, ...] = ()  # the launchers that can start its processes; () for a single process
 
     def __str__(self) -> str:
@@ -27,17 +30,17 @@ class Mode:
 
     @property
     def several_processes(self) -> bool:
-        """Whether its processes form a group, which a launcher starts."""
+        """Whether a job of the mode has a group of processes, which a launcher starts."""
         return self.processes is None
 
     @property
     def replicates(self) -> bool:
-        """Whether its only process has a replica of the model on each GPU."""
+        """Whether the only process has a replica of the model on each GPU."""
         return self.gpus is None and self.processes == 1 and not self.several_nodes
 
     @property
     def as_group(self) -> str:
-        """Command-line options that start its single process as a group of ranks, in mode ddp."""
+        """The options that start the single process of the mode as a group of ranks, in mode ddp."""
         size = " --nproc-per-node 1" * (self.gpus == 0) + " --gpus-per-node 1" * (self.gpus == 1)
         return f"--set mode=ddp --nodes 1{size}"
 
@@ -49,15 +52,15 @@ class Mode:
 
 @frozen(kw_only=True, eq=False)
 class Starter:
-    """A program that starts one task per process for launcher srun. A new program is a row of STARTERS."""
+    """A program that starts a task for each process, if the launcher is srun."""
 
-    name: str  # what users write
-    command: str  # its command in bash; it starts the tasks of the allocation, in the order of the nodes
-    ranks: str  # the training package's value of --launcher, by which tasks find their ranks
+    name: str  # the word that users write
+    command: str  # the command in bash that starts the tasks of the allocation, in the order of the nodes
+    ranks: str  # the training package's value of --launcher, with which the tasks find their ranks
 
 
-# ibrun is TACC's program, and starts the MPI of the loaded module. mpirun of Open MPI, Intel MPI and MPICH
-# reads the number of tasks on each node from Slurm's variables (mpirun(1), "Slurm").
+# ibrun is a program of the centre TACC. It starts the MPI of the loaded module. mpirun of Open MPI, Intel MPI
+# and MPICH reads the number of tasks on each node from Slurm's variables (mpirun(1), "Slurm").
 STARTERS = {
     starter.name: starter
     for starter in (
@@ -77,7 +80,7 @@ MODES = {
         Mode(name="ddp", processes=None, nodes=2, launchers=LAUNCHERS),
     )
 }
-# The mode of a program that is not a trainer: one task on each of its nodes, with all its GPUs there.
+# The mode of a job's program that is not a trainer: one task on each of its nodes, with its GPUs of the node
 COMMAND = Mode(name="command", title="a command", nodes=2)
 if TYPE_CHECKING:
     ModeName = str

@@ -232,7 +232,7 @@ def test_a_part_of_an_hour_is_shown_as_it_is(tmp_path: Path) -> None:
     file.chmod(0o600)
     script = f"{HEAD.replace('60', '20')}#SBATCH --gpus=2\nsrun x\n".encode()
     with pytest.raises(BudgetError) as caught:
-        debit(script, file).enter(keep=False)
+        debit(script, file).enter(only_check=True)
     whats = [(problem.what, problem.fix) for problem in caught.value.problems]
     assert whats == [
         ("this job may take 0.6667 GPU-hours; 0.5 of 0.5 are left", "--time 0-00:15:00"),
@@ -246,9 +246,9 @@ def test_a_job_that_fits_with_fewer_restarts_is_told_how_many(tmp_path: Path) ->
     file.chmod(0o600)
     script = f"{HEAD}#SBATCH --gpus=1\nmax_restarts=10\nscontrol requeue 1\n".encode()
     with pytest.raises(BudgetError) as caught:
-        debit(script, file).enter(keep=False)
+        debit(script, file).enter(only_check=True)
     (problem,) = caught.value.problems
     assert problem.what == "this job may take 11 GPU-hours in 11 starts; 4.5 of 4.5 are left"
     assert problem.fix == "--max-restarts 3 or --time 0-00:24:00"
     fewer = debit(script.replace(b"=10", b"=3"), file)
-    fewer.enter(keep=False)
+    fewer.enter(only_check=True)

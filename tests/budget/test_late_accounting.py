@@ -43,4 +43,4 @@ def test_a_task_that_ran_counts_once_the_database_has_it(
     charges = {"abc": charge}
     spent.update_ended(charges, {})
     assert charges["abc"].gpu_hours == pytest.approx(hours)
-    assert charges["abc"].known == (used_s > 0)
+    assert charges["abc"].is_reported == (used_s > 0)

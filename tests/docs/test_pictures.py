@@ -18,7 +18,7 @@ from sbatchgen.jobs.resolved.sweep import grid
 from sbatchgen.jobs.review.screen import coloured
 from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.points import POINTS_FILE
-from sbatchgen.jobs.runs.record import Record, keep
+from sbatchgen.jobs.runs.record import Record, write_accepted
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.docs.pages import PAGES, blocks
 from tests.docs.pictures import FOLDER, adapted, drawn, lines_of, named_parts, terminal, typed
@@ -115,7 +115,9 @@ def test_the_picture_of_status_shows_what_is_printed(
             train(run, epoch, epochs)
     sweep = folder / "runs/lr"
     (sweep / POINTS_FILE).write_text(grid(["lr=0.1,0.01", "batch-size=64,128"]).as_csv())
-    keep(sweep, Record(name="lr", job="4712", shared=False, folder=str(sweep), array="0-3", key="4712"))
+    write_accepted(
+        sweep, Record(name="lr", job="4712", shared=False, folder=str(sweep), array="0-3", key="4712")
+    )
     for number, accuracy in enumerate(POINTS_NOW):
         if accuracy:
             train(sweep / str(number), {"epoch": 5, "loss": 1 - accuracy, "accuracy": accuracy}, 5)

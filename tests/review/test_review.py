@@ -374,9 +374,9 @@ def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> No
     assert submitted_scripts.newest_script(tmp_path / "nothing") is None
     for job, submitted, says in (("7", 5.0, b"echo 1"), ("12", 6.0, b"echo 2")):
         text = b"#!/bin/bash\n# sbatchgen 0.0.9 (abc): sbatchgen render x\n" + says + b"\n"
-        assert submitted_scripts.keep(tmp_path, job, text).name == f"job-{job}.slurm"
+        assert submitted_scripts.keep_script(tmp_path, job, text).name == f"job-{job}.slurm"
         about = record.Record(shared=False, name="x", job=job, submitted=submitted, folder="/")
-        record.keep(tmp_path, about)
+        record.write_accepted(tmp_path, about)
     newest = submitted_scripts.newest_script(tmp_path)
     assert newest is not None
     assert (newest.job, newest.file.name) == ("12", "job-12.slurm")
@@ -388,15 +388,15 @@ def test_a_script_is_kept_under_its_jobs_name_and_compared(tmp_path: Path) -> No
 
 
 def test_a_large_script_of_several_jobs_is_stored_once(tmp_path: Path) -> None:
-    large, other = b"#" * submitted_scripts.MIN_SHARED, b"%" * submitted_scripts.MIN_SHARED
+    large, other = b"#" * submitted_scripts.MIN_SHARED_BYTES, b"%" * submitted_scripts.MIN_SHARED_BYTES
     for job, text in (("1", large), ("2", large), ("3", other), ("4", b"small"), ("5", b"small")):
-        assert submitted_scripts.keep(tmp_path, job, text).read_bytes() == text
-        os.utime(submitted_scripts.path(tmp_path, job), (int(job), int(job)))
-    inodes = [submitted_scripts.path(tmp_path, str(job)).stat().st_ino for job in range(1, 6)]
+        assert submitted_scripts.keep_script(tmp_path, job, text).read_bytes() == text
+        os.utime(submitted_scripts.script_file(tmp_path, job), (int(job), int(job)))
+    inodes = [submitted_scripts.script_file(tmp_path, str(job)).stat().st_ino for job in range(1, 6)]
     assert inodes[0] == inodes[1]
     assert len({*inodes}) == 4
-    submitted_scripts.keep(tmp_path, "2", other)  # a file is replaced, never changed
-    assert submitted_scripts.path(tmp_path, "1").read_bytes() == large
+    submitted_scripts.keep_script(tmp_path, "2", other)  # a file is replaced, never changed
+    assert submitted_scripts.script_file(tmp_path, "1").read_bytes() == large
 
 
 def test_a_script_that_bash_reads_is_not_written_into(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.runs.index import Index, index_file
-from sbatchgen.jobs.runs.job_log import START
-from sbatchgen.jobs.runs.record import Record, keep, records
+from sbatchgen.jobs.runs.job_log import JOB_START
+from sbatchgen.jobs.runs.record import Record, records, write_accepted
 from tests.conftest import FIXTURES, REPOSITORY, Command
 from tests.runs.test_failure import ABORTED, LIMIT, OOM, PEER, RAISED
 from tests.slurm import fakes
@@ -29,7 +29,7 @@ def run_of(folder: Path, programs: Path, state: str, status: int, text: bytes = 
     index.begin("c0ffee", run_dir, "ddp", shared=False)
     index.accept("c0ffee", "4711")
     about = Record(key="c0ffee", run="ddp", shared=False, name="ddp", job="4711", folder=str(folder))
-    keep(run_dir, replace(about, log=f"{run_dir}/ddp-%j.out"))
+    write_accepted(run_dir, replace(about, log=f"{run_dir}/ddp-%j.out"))
     (run_dir / "ddp-4711.out").write_bytes(text)
     fakes.squeue(programs, [{"JobArrayID": "4711", "State": state, "exit_code": str(status)} | more])
 
@@ -140,7 +140,7 @@ def test_of_an_array_the_first_task_that_failed_is_told(
     run_of(folder, programs, "FAILED", 256)
     run_dir = folder / "runs" / "ddp"
     about = Record(key="c0ffee", run="ddp", shared=True, name="ddp", job="4711", folder="/", array="0-2")
-    keep(run_dir, replace(about, log=f"{run_dir}/%A_%a.out"))
+    write_accepted(run_dir, replace(about, log=f"{run_dir}/%A_%a.out"))
     for task, text in enumerate(("fine", "MemoryError", OOM)):
         (run_dir / f"4711_{task}.out").write_text(f"{text}\n")
     ended = {"4711_0": ("COMPLETED", 0), "4711_1": ("FAILED", 256), "4711_2": ("FAILED", 256)}
@@ -163,7 +163,9 @@ def test_of_tasks_that_go_on_with_one_training_the_last_that_ran_is_told(
     run_of(folder, programs, "FAILED", 256)
     run_dir = folder / "runs" / "ddp"
     about = Record(key="c0ffee", run="ddp", shared=False, name="ddp", job="4711", folder="/", array="1-3%1")
-    keep(run_dir, replace(about, command=("sbatchgen", "render", "ddp"), log=f"{run_dir}/%A_%a.out"))
+    write_accepted(
+        run_dir, replace(about, command=("sbatchgen", "render", "ddp"), log=f"{run_dir}/%A_%a.out")
+    )
     (run_dir / "4711_2.out").write_text(OOM)
     ended = (
         ("4711_1", "FAILED", 75 << 8, "n1"),
@@ -191,8 +193,8 @@ def test_of_a_sweep_the_first_point_that_failed_is_told(
     run_dir = folder / "runs" / "ddp"
     (run_dir / "points.csv").write_text("lr\n" + "0.1\n" * 1002)
     about = Record(key="c0ffee", run="ddp", shared=True, name="ddp", job="4711", folder="/", array="0-1")
-    keep(run_dir, replace(about, first=1000, log=f"{run_dir}/%A_%a.out"))
-    keep(run_dir, replace(about, job="4710", array="0-999", log=f"{run_dir}/%A_%a.out"))
+    write_accepted(run_dir, replace(about, first=1000, log=f"{run_dir}/%A_%a.out"))
+    write_accepted(run_dir, replace(about, job="4710", array="0-999", log=f"{run_dir}/%A_%a.out"))
     for point in range(1002):
         (run_dir / str(point)).mkdir()
         (run_dir / str(point) / "exit").write_text("1\n" if point == 1001 else "0\n")
@@ -308,7 +310,7 @@ def test_a_setup_that_ends_the_script_without_a_word_is_told(
 def test_the_start_of_a_job_is_what_its_script_prints() -> None:
     (said,) = re.findall(r'echo "(Job \$.*)"', (REPOSITORY / "tests/golden/ddp-msu.sh").read_text())
     values = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "n[1-2]", "restarts": "1", "max_restarts": "10"}
-    assert START.fullmatch(Template(said).substitute(values))
+    assert JOB_START.fullmatch(Template(said).substitute(values))
 
 
 def test_an_exception_is_told_with_its_rank_file_and_line(
@@ -343,7 +345,7 @@ def test_a_finished_script_stands_for_its_newest_run(folder: Path, programs: Pat
     run_of(folder, programs, "FAILED", 256, OOM.encode())
     (folder / "a.sh").touch()
     (record,) = records(folder / "runs/ddp")
-    keep(folder / "runs/ddp", replace(record, script=str(folder / "a.sh")))
+    write_accepted(folder / "runs/ddp", replace(record, script=str(folder / "a.sh")))
     assert command("diagnose", "a.sh").out == command("diagnose", "ddp").out
 
 
@@ -435,7 +437,7 @@ def test_a_fix_asks_for_twice_what_the_job_had(
     run_of(folder, programs, state, 256 if state == "FAILED" else 0, log)
     run_dir = folder / "runs/ddp"
     (record,) = records(run_dir)
-    keep(run_dir, replace(record, mode=mode))
-    submitted_scripts.keep(run_dir, "4711", f"#!/bin/bash\n#SBATCH {options}\nsrun true\n".encode())
+    write_accepted(run_dir, replace(record, mode=mode))
+    submitted_scripts.keep_script(run_dir, "4711", f"#!/bin/bash\n#SBATCH {options}\nsrun true\n".encode())
     fix = command("diagnose", "ddp").out
     assert f"{typed}\n" in fix or f"{typed} " in fix

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.ended import KeptProgress
-from sbatchgen.jobs.runs.index import Index, Run, RunJob, index_file
+from sbatchgen.jobs.runs.ended import CacheEntry, ProgressCache
+from sbatchgen.jobs.runs.index import Index, Run, RunJob, RunWithJobs, index_file
 from sbatchgen.jobs.runs.status import run_states
 
 
@@ -19,7 +19,8 @@ def two_runs(folder: Path) -> tuple[Index, list[Run]]:
         (folder / name).mkdir()
         (folder / name / "status.json").write_text('{"state": "done", "epoch": 3}')
         runs.append(Run(name, str(folder / name), shared=False, created=1.0))
-        index.add([(runs[-1], [RunJob(f"key{name}", name, "7", "", 1.0, "COMPLETED", ended=True)])])
+        job = RunJob(f"key{name}", name, "7", "", 1.0, "COMPLETED", ended=True)
+        index.add([RunWithJobs(runs[-1], [job])])
     return index, runs
 
 
@@ -45,15 +46,15 @@ def test_a_run_that_has_ended_is_read_once(folder: Path, spoil: str) -> None:
 
 def test_a_run_that_goes_on_is_read_again(folder: Path) -> None:
     index, (run, _) = two_runs(folder)
-    kept = KeptProgress(index.file)
+    cache = ProgressCache(index.file)
     live = [RunJob("keya", "a", "7", "", 1.0, "RUNNING")]
-    kept.keep(run, live, None)
-    kept.save()
+    cache.add(run, live, None)
+    cache.save()
     assert not index.file.with_name("ended.json").exists()
     ended = [live[0]._replace(ended=True)]
-    kept.keep(run, ended, None)
-    assert kept.progress(run, ended) == (True, None)
-    assert kept.progress(run, [*ended, RunJob("more", "a", "8", "", 2.0)]) == (False, None)
-    assert kept.progress(run._replace(path="/moved"), ended)[0] is False
-    kept.save()
+    cache.add(run, ended, None)
+    assert cache.entry(run, ended) == CacheEntry(None)
+    assert cache.entry(run, [*ended, RunJob("more", "a", "8", "", 2.0)]) is None
+    assert cache.entry(run._replace(path="/moved"), ended) is None
+    cache.save()
     assert json.loads(index.file.with_name("ended.json").read_text()) == {"keya": [str(run.folder), None]}

@@ -18,7 +18,7 @@ import pytest
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, Run, RunJob, index_file
+from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, Run, RunJob, RunWithJobs, index_file
 from sbatchgen.jobs.runs.record import Record
 from tests.conftest import Command
 
@@ -70,7 +70,7 @@ def test_a_printed_name_means_its_run_for_ever(index: Index, tmp_path: Path) -> 
         folder.mkdir(parents=True)
         run = index.begin(key, folder, "alpha", shared=False)
         kept = Record(key=key, run=run.name, shared=False, name="alpha", job=job, folder=str(work))
-        record.keep(folder, kept)
+        record.write_accepted(folder, kept)
         assert index.find(run.name, work) == [run]  # as it is printed now
     assert [run.folder for run in index.find("alpha", work)] == [elsewhere]
     assert [run.folder for run in index.find("alpha-2", work)] == [near]
@@ -119,14 +119,14 @@ def test_a_folder_of_any_bytes(index: Index, tmp_path: Path) -> None:
 def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None:
     run = Run(name="ddp", path=str(tmp_path / "x"), shared=False, created=7.0)
     jobs = [a_job("a", "1"), a_job("b", "2")]
-    assert index.add([(run, jobs)]) == [run]
+    assert index.add([RunWithJobs(run, jobs)]) == [run]
     index.update_states([jobs[0]._replace(state="FAILED", ended=True)])
-    assert index.add([(run, [*jobs, a_job("c", "3")])]) == [run]
+    assert index.add([RunWithJobs(run, [*jobs, a_job("c", "3")])]) == [run]
     assert [(job.id, job.state) for job in index.jobs("ddp")] == [("1", "FAILED"), ("2", ""), ("3", "")]
     moved = run._replace(path=str(tmp_path / "moved"))
-    assert index.add([(moved, jobs)])[0].name == "ddp"  # known by its jobs
+    assert index.add([RunWithJobs(moved, jobs)])[0].name == "ddp"  # known by its jobs
     other = Run(name="ddp", path=str(tmp_path / "other"), shared=False, created=8.0)
-    assert index.add([(other, [a_job("d", "4")])])[0].name == "ddp-2"
+    assert index.add([RunWithJobs(other, [a_job("d", "4")])])[0].name == "ddp-2"
 
 
 def a_job(key: str, job: str) -> RunJob:
@@ -165,7 +165,7 @@ def begin_two(index: Index, place: Path) -> None:
         folder = place / "runs" / key
         folder.mkdir(parents=True)
         about = Record(key=key, run=key, shared=False, name=key, job="7", folder="/", submitted=5.0)
-        record.keep(folder, about)
+        record.write_accepted(folder, about)
         index.begin(key, folder, key, shared=False)
         index.accept(key, "7")
 
@@ -280,7 +280,7 @@ def test_a_known_folder_that_cannot_be_seen_does_not_stop_add(index: Index, tmp_
     """The folder's name is too long to be looked up. For root, no folder lacks a permission."""
     index.begin("a", tmp_path / ("x" * 300), "ddp", shared=False)
     moved = Run("ddp", str(tmp_path), shared=False, created=0.0)
-    (entered,) = index.add([(moved, [RunJob("a", "ddp", "1", "", 0.0)])])
+    (entered,) = index.add([RunWithJobs(moved, [RunJob("a", "ddp", "1", "", 0.0)])])
     assert (entered.name, entered.folder) == ("ddp", tmp_path)
 
 

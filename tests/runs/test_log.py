@@ -69,21 +69,21 @@ def test_no_file_of_a_process_is_a_log(tmp_path: Path, pattern: str) -> None:
 def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     path = tmp_path / "log"
     tail = Tail(path)
-    assert list(tail.more()) == []
+    assert list(tail.new_bytes()) == []
     path.write_bytes(b"one\n")
-    assert list(tail.more()) == [b"one\n"]
+    assert list(tail.new_bytes()) == [b"one\n"]
     with path.open("ab") as file:
         file.write(b"two\n\xff")
-    assert list(tail.more()) == [b"two\n\xff"]
-    assert list(tail.more()) == []
+    assert list(tail.new_bytes()) == [b"two\n\xff"]
+    assert list(tail.new_bytes()) == []
     path.write_bytes(b"cut\n")  # by a job that does not append
-    assert list(tail.more()) == [b"cut\n"]
+    assert list(tail.new_bytes()) == [b"cut\n"]
     (tmp_path / "new").write_bytes(b"another file\n")
     (tmp_path / "new").replace(path)
-    assert list(tail.more()) == [b"another file\n"]
+    assert list(tail.new_bytes()) == [b"another file\n"]
     path.unlink()
     os.mkfifo(path)
-    assert list(tail.more()) == []
+    assert list(tail.new_bytes()) == []
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1 << 20])
@@ -91,11 +91,11 @@ def test_a_log_is_read_as_it_grows(tmp_path: Path) -> None:
     "text", [b"", b"\n", b"a", b"a\n", b"a\nb", b"a\nb\n", b"\n\n\n", b"a\n\nb\n\n", b"1\n2\n3\n4\n5\n"]
 )
 def test_the_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, piece: int) -> None:
-    monkeypatch.setattr(job_log, "PIECE", piece)
+    monkeypatch.setattr(job_log, "PIECE_BYTES", piece)
     path = tmp_path / "log"
     path.write_bytes(text)
     for lines in range(7):
-        shown = b"".join(Tail(path, last=lines).more())
+        shown = b"".join(Tail(path, last_lines=lines).new_bytes())
         assert shown == b"".join(text.splitlines(keepends=True)[-lines:] if lines else []), lines
 
 
@@ -134,19 +134,19 @@ def test_a_log_that_appears_while_the_logs_are_looked_up_is_shown_whole(
 def test_the_last_lines_of_a_log_are_found_from_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int, text: str
 ) -> None:
-    monkeypatch.setattr(job_log, "PIECE", piece)
+    monkeypatch.setattr(job_log, "PIECE_BYTES", piece)
     (tmp_path / "log").write_text(text)
     lines = text.splitlines(keepends=True)
     for count in range(5):
-        shown = b"".join(job_log.Tail(tmp_path / "log", last=count).more()).decode()
+        shown = b"".join(job_log.Tail(tmp_path / "log", last_lines=count).new_bytes()).decode()
         assert shown == "".join(lines[len(lines) - count :] if count < len(lines) else lines if count else [])
 
 
 def test_of_a_line_without_end_the_end_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_log, "TAIL_BYTES", 100)
-    monkeypatch.setattr(job_log, "PIECE", 10)
+    monkeypatch.setattr(job_log, "MAX_TAIL_BYTES", 100)
+    monkeypatch.setattr(job_log, "PIECE_BYTES", 10)
     (tmp_path / "log").write_text("x" * 1000 + "end")
-    assert b"".join(job_log.Tail(tmp_path / "log", last=20).more()) == b"x" * 97 + b"end"
+    assert b"".join(job_log.Tail(tmp_path / "log", last_lines=20).new_bytes()) == b"x" * 97 + b"end"
 
 
 def test_a_count_of_starts_that_no_script_prints_is_none(tmp_path: Path) -> None:

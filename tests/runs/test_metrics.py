@@ -40,7 +40,7 @@ def job(folder: Path, *lines: str, metrics: str = "", name: str = "ddp", array: 
     log = folder / (f"{name}-4711_0.out" if array else f"{name}-4711.out")
     pattern = f"{folder}/{name}-%A_%a.out" if array else str(log)
     about = Record(shared=False, name=name, job="4711", folder="/", log=pattern, values=values, array=array)
-    record.keep(folder, about)
+    record.write_accepted(folder, about)
     log.write_text("".join(f"{line}\n" for line in lines))
     return folder
 

@@ -149,7 +149,7 @@ def test_the_bytes_of_a_log_do_not_reach_a_terminal(folder: Path, programs: Path
     index = Index(index_file(os.environ))
     index.begin("c0ffee", folder, "red", shared=False)
     index.accept("c0ffee", "4711")
-    record.keep(
+    record.write_accepted(
         folder,
         Record(
             key="c0ffee",
@@ -243,7 +243,7 @@ def test_a_run_on_another_machine_is_not_cancelled_from_here(folder: Path, comma
     made = Record(
         key="a", run="far", shared=False, name="far", job="20261122-091944", folder="/", process=process
     )
-    record.keep(folder, replace(made, submitted=1.0))
+    record.write_accepted(folder, replace(made, submitted=1.0))
     assert command("status", "--scan", ".").status == 0
     refused = command("cancel", "--yes", "far")
     assert (refused.status, "run far is on elsewhere, not here" in refused.err) == (3, True)

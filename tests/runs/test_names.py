@@ -39,7 +39,7 @@ def two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         kept = Record(
             key=str(number), run=run.name, shared=False, name="beta", job=f"4{number}", folder=str(work)
         )
-        record.keep(runs, kept)
+        record.write_accepted(runs, kept)
         (runs / f"beta-4{number}.out").write_text("epoch 1: loss 0.5\n")
         index.accept(str(number), f"4{number}")
     monkeypatch.chdir(folder / "b")
@@ -123,7 +123,7 @@ def thrice(folder: Path) -> Path:
         log = f"{runs}/ddp-%j.out"
         submitted = 1e9 + int(job)
         kept = Record(key=job, run="ddp", shared=False, name="ddp", job=job, folder=str(folder), log=log)
-        record.keep(runs, replace(kept, submitted=submitted))
+        record.write_accepted(runs, replace(kept, submitted=submitted))
         (runs / f"ddp-{job}.out").write_text(f"this is {job}\n{says}\n")
         index.accept(job, job)
         state = "COMPLETED" if job == "53" else "FAILED"

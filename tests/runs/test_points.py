@@ -15,7 +15,7 @@ from sbatchgen.jobs.runs.index import Index, Run, index_file
 from sbatchgen.jobs.runs.overview import page
 from sbatchgen.jobs.runs.points import POINTS_FILE, Point, SweepState, read_sweep, sweep_state
 from sbatchgen.jobs.runs.progress import Progress
-from sbatchgen.jobs.runs.record import Record, keep, records
+from sbatchgen.jobs.runs.record import Record, records, write_accepted
 from sbatchgen.jobs.runs.status import RunState
 from tests.conftest import Command
 from tests.slurm import fakes
@@ -126,7 +126,9 @@ def sweep(folder: Path, programs: Path) -> Path:
             (run_dir / point / "exit").write_text(status)
     (run_dir / POINTS_FILE).write_text("lr\n0.1\n0.2\n0.3\n0.4\n")
     about = Record(key="c0ffee", run="lr", shared=False, name="lr", job="4711", folder=str(folder))
-    keep(run_dir, replace(about, array="0-2", log=f"{run_dir}/lr-%A_%a.out", command=("sbatchgen", "sweep")))
+    write_accepted(
+        run_dir, replace(about, array="0-2", log=f"{run_dir}/lr-%A_%a.out", command=("sbatchgen", "sweep"))
+    )
     index = Index(index_file(os.environ))
     index.begin("c0ffee", run_dir, "lr", shared=False)
     index.accept("c0ffee", "4711")
@@ -215,7 +217,9 @@ def test_points_are_submitted_again(
 ) -> None:
     job = ("sbatchgen", "sweep", "single", "--profile", "troila", "--runtime", "host", "--job-name", "lr")
     (record,) = records(sweep)
-    keep(sweep, replace(record, command=(*job, "--run-dir", str(sweep), "--param", "lr=0.1,0.2,0.3,0.4")))
+    write_accepted(
+        sweep, replace(record, command=(*job, "--run-dir", str(sweep), "--param", "lr=0.1,0.2,0.3,0.4"))
+    )
     fakes.saying(programs, "sbatch", "4712")
     done = command(*words, "--yes")
     assert done.status == 0, done.err

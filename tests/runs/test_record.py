@@ -22,12 +22,12 @@ from sbatchgen.jobs.runs.record import (
     Process,
     Record,
     ResolvedValue,
-    begin,
     code_in,
-    keep,
     read_record,
+    read_submitting,
     records,
-    submitting,
+    write_accepted,
+    write_submitting,
 )
 
 WHOLE = Record(
@@ -51,16 +51,16 @@ WHOLE = Record(
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    begin(tmp_path, replace(WHOLE, job=""))
-    assert submitting(tmp_path) == replace(WHOLE, job="")
-    keep(tmp_path, WHOLE)
+    write_submitting(tmp_path, replace(WHOLE, job=""))
+    assert read_submitting(tmp_path) == replace(WHOLE, job="")
+    write_accepted(tmp_path, WHOLE)
     assert [file.name for file in tmp_path.iterdir()] == ["job-4711.json"]
     assert stat.S_IMODE((tmp_path / "job-4711.json").stat().st_mode) == 0o600
     assert read_record(tmp_path, "4711") == WHOLE
     least = Record(
         key="0c", run="r", shared=False, name="r", job="1", submitted=1.0, folder="/", version="0.1.0"
     )
-    keep(tmp_path, least)
+    write_accepted(tmp_path, least)
     assert records(tmp_path) == [least, WHOLE]
 
 
@@ -73,7 +73,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_a_record_is_none(tmp_path: Path, change: dict[str, Any]) -> None:
-    keep(tmp_path, WHOLE)
+    write_accepted(tmp_path, WHOLE)
     file = tmp_path / "job-4711.json"
     data = json.loads(file.read_text())
     file.write_text(json.dumps({**data, "later": "unknown"}))
@@ -97,9 +97,9 @@ def test_runs_are_found_in_folders(tmp_path: Path) -> None:
     first, second = tmp_path / "runs" / "a", tmp_path / "runs" / "deep" / "b"
     for folder in (first, second):
         folder.mkdir(parents=True)
-    keep(first, replace(WHOLE, run="a", job="1", key="1", submitted=1.0))
-    keep(first, replace(WHOLE, run="a", job="2", key="2", submitted=2.0))
-    keep(second, replace(WHOLE, run="b", job="3", key="3", submitted=3.0))
+    write_accepted(first, replace(WHOLE, run="a", job="1", key="1", submitted=1.0))
+    write_accepted(first, replace(WHOLE, run="a", job="2", key="2", submitted=2.0))
+    write_accepted(second, replace(WHOLE, run="b", job="3", key="3", submitted=3.0))
     (tmp_path / "runs" / "again").symlink_to(tmp_path / "runs")
     pairs = [pair for pair in scan(tmp_path) if pair]
     runs = {run.name: (run.folder, [job.id for job in jobs]) for run, jobs in pairs}
@@ -193,7 +193,7 @@ def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
     (tmp_path / "private").mkdir()
     for place in ("run", "run/old", "run/file", "private"):
         (tmp_path / place).chmod(0o775)
-    run_folder.make(tmp_path / "run")
+    run_folder.make_run_folder(tmp_path / "run")
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("run", "run/old", "run/file")] == [
         0o755
     ] * 3
@@ -202,9 +202,9 @@ def test_no_link_in_place_of_a_run_folder_or_in_it_is_followed(
         (tmp_path / exchanged).rename(tmp_path / "moved")
         (tmp_path / exchanged).symlink_to(tmp_path / "private")
 
-    monkeypatch.setattr(run_folder, "refusal", exchange)
+    monkeypatch.setattr(run_folder, "why_not_trusted", exchange)
     with contextlib.suppress(DocumentError):
-        run_folder.make(tmp_path / "run")
+        run_folder.make_run_folder(tmp_path / "run")
     assert (tmp_path / "private").stat().st_mode & 0o777 == 0o775
 
 
@@ -213,5 +213,5 @@ def test_checkpoints_on_another_disk_stay_as_they_are(tmp_path: Path) -> None:
         (tmp_path / place).mkdir()
         (tmp_path / place).chmod(0o775)
     (tmp_path / "run/checkpoints").symlink_to(tmp_path / "scratch")
-    run_folder.make(tmp_path / "run")
+    run_folder.make_run_folder(tmp_path / "run")
     assert [(tmp_path / place).stat().st_mode & 0o777 for place in ("run", "scratch")] == [0o755, 0o775]

@@ -15,7 +15,7 @@ import pytest
 
 from sbatchgen.jobs.runs.index import Index, index_file
 from sbatchgen.jobs.runs.process import status_file
-from sbatchgen.jobs.runs.record import Record, keep
+from sbatchgen.jobs.runs.record import Record, write_accepted
 from tests.conftest import Command
 from tests.slurm import fakes
 
@@ -184,7 +184,7 @@ def test_a_job_that_never_ran_does_not_hide_the_time_of_the_others(
 
 def test_without_accounting_the_log_knows_how_often_a_job_has_begun(run: Path, command: Command) -> None:
     log = run / "ddp-4711.out"
-    keep(run, Record(shared=False, name="ddp", job="4711", folder="/", log=str(log)))
+    write_accepted(run, Record(shared=False, name="ddp", job="4711", folder="/", log=str(log)))
     log.write_text("".join(f"Job 4711 on n1, restart {count} of at most 10\n" for count in range(3)))
     report = told(command)
     assert (report["starts"], report["used_s"]) == (3, None)

@@ -54,12 +54,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def late(environment: dict[str, str], kind: str = "hole") -> float | None:
-    return shown_starts._read(environment).starts[-1].late_s(kind)
+    return shown_starts._read(environment).starts[-1].delay_s(kind)
 
 
 def test_what_was_shown_goes_to_the_submission_of_the_same_words(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.keep_offers(
+    shown_starts.keep_forecasts(
         environment, [(SUBMIT, "hole", now), ((*SUBMIT, "--qos", "x"), "bound", now), ((), "plan", now)]
     )
     submitted(environment, 7, now + 5)
@@ -73,7 +73,7 @@ def test_what_was_shown_goes_to_the_submission_of_the_same_words(environment: di
 
 def test_a_wait_for_others_is_no_error(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
+    shown_starts.keep_forecasts(environment, [(SUBMIT, "hole", now)])
     submitted(environment, 7, now)
     shown_starts.keep_rows(environment, [row("7", start=now + 3600, eligible=now + 3540)])
     assert late(environment) == pytest.approx(60, abs=1)
@@ -93,7 +93,7 @@ def test_the_first_plan_counts_and_the_first_start(environment: dict[str, str]) 
 def test_fewer_than_five_starts_say_nothing_and_the_last_ten_count(environment: dict[str, str]) -> None:
     now = time.time()
     for number in range(1, 14):
-        shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
+        shown_starts.keep_forecasts(environment, [(SUBMIT, "hole", now)])
         submitted(environment, number, now)
         shown_starts.keep_rows(
             environment, [row(str(number), start=now + (7200 if number in (1, 2, 13) else 30))]
@@ -113,15 +113,15 @@ def test_fewer_than_five_starts_say_nothing_and_the_last_ten_count(environment: 
 
 def test_what_was_shown_long_ago_is_of_no_submission(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
-    submitted(environment, 7, now + shown_starts.OFFER_S + 1)
+    shown_starts.keep_forecasts(environment, [(SUBMIT, "hole", now)])
+    submitted(environment, 7, now + shown_starts.MAX_FORECAST_AGE_S + 1)
     shown_starts.keep_rows(environment, [row("7", start=now + 4000)])
     assert late(environment) is None
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '{"starts": [{"job": 3}]}', "[" * 9999, '{"starts": {"a": 1}}'])
 def test_a_file_that_is_damaged_or_of_others_says_nothing(environment: dict[str, str], text: str) -> None:
-    shown_starts.keep_offers(environment, [(SUBMIT, "hole", time.time())])
+    shown_starts.keep_forecasts(environment, [(SUBMIT, "hole", time.time())])
     (file,) = Path(environment["XDG_STATE_HOME"]).rglob("starts.json")
     file.write_text(text)
     assert shown_starts.comparison(environment, "hole") == ""
@@ -141,7 +141,7 @@ def test_a_folder_that_takes_no_file_hinders_nothing(tmp_path: Path) -> None:
 
 def test_of_an_array_the_first_task_counts(environment: dict[str, str]) -> None:
     now = time.time()
-    shown_starts.keep_offers(environment, [(SUBMIT, "hole", now)])
+    shown_starts.keep_forecasts(environment, [(SUBMIT, "hole", now)])
     submitted(environment, 7, now)
     waits = row("7_[2-9]", "PENDING")
     shown_starts.keep_rows(environment, [waits])

@@ -51,7 +51,7 @@ def repository(folder: Path) -> Path:
 
 def taken(root: Path, *named: str, inside: str = "work") -> Snapshot:
     (root.parent / "run").mkdir(exist_ok=True)
-    code = snapshot.find_code(root / inside, root.parent / "run/code-1", named, None)
+    code = snapshot.plan_snapshot(root / inside, root.parent / "run/code-1", named, None)
     code.copy()
     return code
 
@@ -72,15 +72,15 @@ def test_what_git_knows_is_copied_as_it_is_in_the_working_tree(repository: Path)
     put(repository / "work/train.py", "print('changed')\n")
     put(repository / "work/untracked.py")
     copied = taken(repository)
-    assert names(copied.place) == {*ODD, "work/train.py", "run.sh"}
-    assert (copied.folder / "train.py").read_text() == "print('changed')\n"
+    assert names(copied.copy_folder) == {*ODD, "work/train.py", "run.sh"}
+    assert (copied.copied_work_dir / "train.py").read_text() == "print('changed')\n"
     assert (copied.code.files, copied.code.size, copied.code.dirty) == (
         7,
-        sum(path.stat().st_size for path in copied.place.rglob("*") if path.is_file()),
+        sum(path.stat().st_size for path in copied.copy_folder.rglob("*") if path.is_file()),
         True,
     )
     assert copied.code.commit
-    assert [path.name for path in copied.place.parent.iterdir()] == ["code-1"]
+    assert [path.name for path in copied.copy_folder.parent.iterdir()] == ["code-1"]
 
 
 def test_files_and_folders_that_are_named_are_copied_too(
@@ -91,7 +91,7 @@ def test_files_and_folders_that_are_named_are_copied_too(
     put(repository / "own.txt")
     monkeypatch.chdir(repository / "work")
     copied = taken(repository, "../configs", "../own.txt")
-    assert names(copied.place) == {"work/train.py", "run.sh", "configs/deep/a.yaml", "own.txt"}
+    assert names(copied.copy_folder) == {"work/train.py", "run.sh", "configs/deep/a.yaml", "own.txt"}
     put(repository.parent / "other.txt")
     for wrong, words in (("../../other.txt", "is not in"), ("nothing", "there is no nothing")):
         with pytest.raises(DocumentError, match=words):
@@ -106,7 +106,7 @@ def test_the_folder_of_the_repository_and_odd_names_are_copied_too(
 ) -> None:
     put(repository / "..odd")
     monkeypatch.chdir(repository / at)
-    assert names(taken(repository, named).place) == {"work/train.py", "run.sh", "..odd"}
+    assert names(taken(repository, named).copy_folder) == {"work/train.py", "run.sh", "..odd"}
 
 
 @pytest.mark.parametrize(("umask", "plain", "program"), [(0o077, 0o600, 0o700), (0o027, 0o640, 0o750)])
@@ -119,7 +119,7 @@ def test_modes_are_those_of_the_files_and_no_wider_than_the_umask(
     (repository.parent / "run").mkdir(mode=0o755)
     before = os.umask(umask)
     try:
-        snapshot.find_code(repository / "work", repository.parent / "run/code-1", (), package).copy()
+        snapshot.plan_snapshot(repository / "work", repository.parent / "run/code-1", (), package).copy()
     finally:
         os.umask(before)
     place = repository.parent / "run/code-1"
@@ -145,7 +145,7 @@ def test_links_lead_to_the_copy_or_to_where_they_led(repository: Path) -> None:
     for name, target in links.items():
         (repository / name).symlink_to(target)
     git(repository, "add", *links)
-    place = taken(repository).place
+    place = taken(repository).copy_folder
     assert (place / "inside").readlink() == Path("work/train.py")
     assert (place / "absolute").readlink() == Path("work")
     assert (place / "work/up").readlink() == Path("../run.sh")
@@ -161,7 +161,7 @@ def test_submodules_are_copied_and_other_repositories_are_told(repository: Path)
     git(library, "add", ".")
     git(library, "commit", "--quiet", "--message", "first")
     git(repository, "submodule", "--quiet", "add", str(library), "lib")
-    assert names(taken(repository).place) == {"work/train.py", "run.sh", ".gitmodules", "lib/lib.py"}
+    assert names(taken(repository).copy_folder) == {"work/train.py", "run.sh", ".gitmodules", "lib/lib.py"}
     git(repository.parent, "clone", "--quiet", str(library), str(repository / "inner"))
     git(repository, "add", "inner")
     with pytest.raises(DocumentError, match="is a repository of its own"):
@@ -170,7 +170,7 @@ def test_submodules_are_copied_and_other_repositories_are_told(repository: Path)
 
 def test_what_changes_after_the_review_is_not_submitted(repository: Path) -> None:
     (repository.parent / "run").mkdir()
-    code = snapshot.find_code(repository, repository.parent / "run/code-1", (), None)
+    code = snapshot.plan_snapshot(repository, repository.parent / "run/code-1", (), None)
     put(repository / "run.sh", "#!/bin/sh\nother\n")
     with pytest.raises(DocumentError, match="was changed after the review"):
         code.copy()
@@ -183,7 +183,7 @@ def test_no_link_that_comes_after_the_review_is_followed(repository: Path, excha
     private = repository.parent / "private"
     put(private / "train.py", (repository / "work/train.py").read_text())
     (repository.parent / "run").mkdir()
-    code = snapshot.find_code(repository, repository.parent / "run/code-1", (), None)
+    code = snapshot.plan_snapshot(repository, repository.parent / "run/code-1", (), None)
     (repository / exchanged).rename(repository / "moved")
     (repository / exchanged).symlink_to(private if exchanged == "work" else private / "train.py")
     with pytest.raises(DocumentError, match="was changed after the review"):
@@ -208,7 +208,7 @@ def test_a_folder_that_is_exchanged_and_put_back_is_not_followed(
 
     monkeypatch.setattr(files, "open_regular", exchanging)
     code = taken(repository)
-    assert (code.place / "work/train.py").read_text() == "print('first')\n"
+    assert (code.copy_folder / "work/train.py").read_text() == "print('first')\n"
 
 
 def test_a_file_that_is_none_is_told(repository: Path) -> None:
@@ -412,7 +412,7 @@ def test_what_the_trainer_reads_and_git_ignores_is_named_before_the_job_dies(
     assert "an argument names more, which" in shown
     named = ("--snapshot-file", "data", "--snapshot-file", "extra")
     copied = taken(repository, "data", "extra")
-    assert {"work/data/train.pt", "work/extra/labels.pt"} <= names(copied.place)
+    assert {"work/data/train.pt", "work/extra/labels.pt"} <= names(copied.copy_folder)
     assert "not in the snapshot" not in submit(*words, *named).err
     assert "not in the snapshot" not in submit("--trainer", "train.py", "--dry-run").err
 

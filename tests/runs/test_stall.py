@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.stall import HANG, Stall, hang, stalled_at_end, stalled_for
+from sbatchgen.jobs.runs.stall import HANG_FILE, Stall, hang, stalled_at_end, stalled_for
 from tests.conftest import Command
 from tests.runs.test_diagnosis import run_of
 
@@ -111,7 +111,7 @@ def test_a_run_that_stands_still_is_seen_by_every_command(
     shown = command("diagnose", "ddp").out
     assert f"{says}\n  fix: sbatchgen logs ddp --lines 20" in shown
 
-    (folder / "runs/ddp" / HANG).write_text(json.dumps({"says": SAYS, "time": now - 65}))
+    (folder / "runs/ddp" / HANG_FILE).write_text(json.dumps({"says": SAYS, "time": now - 65}))
     says = f"{SAYS}, seen "
     slow = "rank 2 on n3: data wait of 0.3 s, median of the ranks 0.01 s"
     (folder / "runs/ddp/events.jsonl").write_text(json.dumps({"event": "train", "step": 9, "slow": slow}))
@@ -152,16 +152,16 @@ SAYS = "3 of 4 ranks wait in all_reduce (train.py:61); rank 2 on n3 is in datase
 def test_the_rank_that_hangs_is_what_the_job_has_written(
     tmp_path: Path, report: object, expected: str
 ) -> None:
-    (tmp_path / HANG).write_text(json.dumps(report))
+    (tmp_path / HANG_FILE).write_text(json.dumps(report))
     assert hang(tmp_path, NOW - 400, NOW) == expected
 
 
 def test_a_report_that_is_a_link_or_has_other_lines_is_harmless(tmp_path: Path) -> None:
     (tmp_path / "other").write_text(json.dumps({"says": SAYS, "time": NOW}))
-    (tmp_path / HANG).symlink_to("other")
+    (tmp_path / HANG_FILE).symlink_to("other")
     assert hang(tmp_path, NOW, NOW) == ""
-    (tmp_path / HANG).unlink()
-    (tmp_path / HANG).write_text(json.dumps({"says": "a\nb\x1b[2J" + "x" * 9999, "time": NOW}))
+    (tmp_path / HANG_FILE).unlink()
+    (tmp_path / HANG_FILE).write_text(json.dumps({"says": "a\nb\x1b[2J" + "x" * 9999, "time": NOW}))
     says = hang(tmp_path, NOW, NOW)
     assert len(says) < 700
     assert says.isprintable()

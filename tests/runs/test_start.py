@@ -15,7 +15,7 @@ import pytest
 
 import training.runfolder
 from sbatchgen.jobs.runs.folder_check import RunFolderForecast
-from sbatchgen.jobs.runs.record import Record, keep
+from sbatchgen.jobs.runs.record import Record, write_accepted
 from tests.cluster.fixtures import FIRST, LATER
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
@@ -165,7 +165,9 @@ def test_a_folder_in_use_is_refused_as_the_trainer_refuses_it(
         fakes.squeue(copy / "bin", [{"JobArrayID": "4711", "State": "RUNNING"}])
         monkeypatch.setenv("PATH", str(copy / "bin"), prepend=os.pathsep)
         (copy / "here.yaml").write_text(PROFILE)
-        keep(copy / "runs/ddp", Record(key="c0ffee", shared=False, name="ddp", job="4711", folder="/"))
+        write_accepted(
+            copy / "runs/ddp", Record(key="c0ffee", shared=False, name="ddp", job="4711", folder="/")
+        )
         flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")
         error = command("submit", "ddp", *flags, "--", *ARGS).err
         assert ("this run folder too" in error, "is in use by" in error) == (True, False), error
@@ -231,7 +233,7 @@ def test_a_job_in_the_queue_with_the_same_folder(
     Path("runs/ddp").mkdir(parents=True)
     for job in (4711, 4712):
         about = Record(key="c0ffee", shared=False, name="ddp", job=str(job), folder=str(folder))
-        keep(Path("runs/ddp"), about)
+        write_accepted(Path("runs/ddp"), about)
     fakes.squeue(folder / "bin", [{"JobArrayID": job, "State": state} for job, state in states.items()])
     monkeypatch.setenv("PATH", str(folder / "bin"), prepend=os.pathsep)
     flags = ("--profile", "./here.yaml", "--gpus-per-node", "1", "--dry-run")

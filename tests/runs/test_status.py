@@ -17,7 +17,7 @@ import pytest
 
 from sbatchgen.jobs.runs import seen_jobs, status
 from sbatchgen.jobs.runs.index import Index, RunJob, index_file
-from sbatchgen.jobs.runs.record import Record, ResolvedValue, keep
+from sbatchgen.jobs.runs.record import Record, ResolvedValue, write_accepted
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 from tests.cluster.fixtures import VISIBLE
@@ -414,7 +414,9 @@ def test_ten_thousand_runs_are_one_question(
     states, problems = status.run_states(index, os.environ, index.runs())
     status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])
-    assert [run_state.last.state for run_state in states if run_state.last] == ["RUNNING"] * 100 + [""] * 200
+    assert [run_state.last_job.state for run_state in states if run_state.last_job] == ["RUNNING"] * 100 + [
+        ""
+    ] * 200
 
 
 def test_an_array_is_told_by_the_number_of_its_tasks(folder: Path, programs: Path, command: Command) -> None:
@@ -475,9 +477,11 @@ def test_of_an_array_that_has_ended_the_last_task_that_ran_tells_its_state(
     about = Record(
         name="long", job="7", shared=False, folder=str(folder), command=("sbatchgen", "render", "single")
     )
-    keep(folder, replace(about, array="1-9%1"))
+    write_accepted(folder, replace(about, array="1-9%1"))
     (folder / "sweep").mkdir()
-    keep(folder / "sweep", replace(about, job="8", array="1-9%1", command=("sbatchgen", "sweep", "single")))
+    write_accepted(
+        folder / "sweep", replace(about, job="8", array="1-9%1", command=("sbatchgen", "sweep", "single"))
+    )
     shown = command("status").out
     assert "completed: 7 cancelled, 1 failed, 1 completed" in shown
     assert "cancelled: 7 cancelled, 1 failed, 1 completed" in shown
@@ -556,7 +560,7 @@ def test_a_command_with_fewer_gpus_than_its_job_is_told_so(
     (programs / "srun").write_text(f"#!/bin/sh\n{starts}\n")
     (programs / "srun").chmod(0o755)
     values = (ResolvedValue(name="--gpus-per-node", value=asked, by="", at=""),) if asked else ()
-    keep(
+    write_accepted(
         folder,
         Record(
             name="long",
@@ -580,10 +584,13 @@ def test_states_are_words(folder: Path) -> None:
     job = RunJob(
         key="a", run="r", id="1", cluster="", submitted=0.0, state="", ended=False, says="", seen=0.0
     )
-    assert seen_jobs.words(job) == "submitted"
-    assert seen_jobs.words(job._replace(state="OUT_OF_MEMORY", ended=True)) == "ended for lack of memory"
-    assert seen_jobs.words(job._replace(state="SOMETHING_NEW")) == "something new"
-    assert RunState(run=None, jobs=()).last is None  # type: ignore[arg-type]
+    assert seen_jobs.state_in_words(job) == "submitted"
+    assert (
+        seen_jobs.state_in_words(job._replace(state="OUT_OF_MEMORY", ended=True))
+        == "ended for lack of memory"
+    )
+    assert seen_jobs.state_in_words(job._replace(state="SOMETHING_NEW")) == "something new"
+    assert RunState(run=None, jobs=()).last_job is None  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("state", "said"), [("COMPLETED", True), ("TIMEOUT", False)])

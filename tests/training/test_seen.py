@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runs.plot import CURVES, plot, read_history
+from sbatchgen.jobs.runs.plot import METRICS_BY_KIND, plot, read_history
 
 from .trainers import Here, Trainers, all_events, events, status
 
@@ -152,6 +152,8 @@ def test_the_command_understands_what_a_run_tells(here: Here, tmp_path: Path) ->
     # A line comes with the first synchronisation after --log-every steps, on a slow machine sooner.
     assert all(later - earlier >= 2 for earlier, later in pairwise(steps))
     assert [step for step, _ in history.curves["epoch accuracy"]] == [8, 16]
-    assert history.curves.keys() == {f"{kind} {name}" for kind, names in CURVES.items() for name in names}
+    assert history.curves.keys() == {
+        f"{kind} {name}" for kind, names in METRICS_BY_KIND.items() for name in names
+    }
     assert (history.restarts, history.last_step, history.end) == ([3], 16, "done")
     assert history.config["global_batch_size"] == 32

@@ -110,7 +110,7 @@ def test_others_decide_neither_what_a_local_run_does_nor_which_process_is_cancel
             assert attacker.bash(line).returncode != 0
         mine = file.read_text()
         forged = json.loads(mine)
-        forged["process"] |= {"pid": other.pid, "born": process._born(other.pid)}
+        forged["process"] |= {"pid": other.pid, "born": process._start_ticks(other.pid)}
         owner.bash("chmod 2775 runs/a; chmod 666 runs/a/job-*.json")
         assert attacker.run("sh", "-c", 'echo "$0" >"$1"', json.dumps(forged), file).returncode == 0
         refused = owner.sbatchgen("cancel", "--yes", "a")

@@ -1,4 +1,7 @@
-"""Budgets: the limits for jobs that a user sets in files. All files that are found apply."""
+"""Reads budgets: the limits for jobs that a user sets in files. All of them apply.
+
+They are in the user's settings.yaml, and in the files that the variable SBATCHGEN_BUDGET names.
+"""
 
 import contextlib
 import os
@@ -15,13 +18,13 @@ from sbatchgen.base.quoting import word
 from sbatchgen.base.units import Hours, Moment, Text
 from sbatchgen.jobs.inputs.document import read_document
 
-_Kind = TypeVar("_Kind")
-VARIABLE = "SBATCHGEN_BUDGET"  # names files, separated by ":"
+_Record = TypeVar("_Record")
+VARIABLE = "SBATCHGEN_BUDGET"  # its value has the paths of budgets, separated by ":"
 
 
 @record
 class Allowance:
-    """A budget: limits for all jobs together that are submitted under it, and for each job."""
+    """A budget: limits for each job that is submitted under it, and for all of these jobs together."""
 
     gpu_hours: Hours | None = described("GPU-hours of all jobs together.")
     gpu_hours_per_job: Hours | None = described("GPU-hours of one submission.")
@@ -40,7 +43,7 @@ class Allowance:
 
     @property
     def ends(self) -> str:
-        """The day on which the budget ends, as the end of a sentence."""
+        """Words such as " until 3 May", for the end of a sentence; "" for a budget without an end."""
         if not self.until:
             return ""
         end, now = datetime.fromtimestamp(self.until.epoch).astimezone(), datetime.now().astimezone()
@@ -55,9 +58,12 @@ class UserSettings:
 
 
 def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
-    """Return all limits that apply, by their files; raise BudgetError if a file can't be read or trusted."""
+    """Return the budgets that apply, by their files; raise BudgetError if a file can't be read or trusted."""
     by_file: dict[str, Allowance] = {}
-    for folder in {user_folder(environment, "XDG_CONFIG_HOME", ".config"), f"{home()}/.config"} - {""}:
+    for folder in {
+        user_folder(environment, "XDG_CONFIG_HOME", ".config"),
+        f"{account_home_folder()}/.config",
+    } - {""}:
         file = Path(folder, "sbatchgen/settings.yaml")
         if os.path.lexists(file) and (budget := _read(file, UserSettings).budget):
             by_file[os.path.realpath(file)] = budget
@@ -67,13 +73,16 @@ def allowances(environment: Mapping[str, str]) -> dict[str, Allowance]:
     return by_file
 
 
-def home() -> str:
-    """Return the home folder of the account, which does not depend on the variable HOME."""
+def account_home_folder() -> str:
+    """Return the home folder of the account, which no value of the variable HOME changes."""
     return account_home() or os.path.expanduser("~")  # noqa: PTH111 - a text
 
 
 def _values_of_parents() -> Iterator[str]:
-    """Yield the variable's values in all parent processes, so that unsetting the variable lifts no budget."""
+    """Yield the values of VARIABLE in all parent processes.
+
+    So a program that unsets the variable does not escape the budgets.
+    """
     pid = os.getppid()
     while pid > 1:
         with contextlib.suppress(OSError):
@@ -86,8 +95,11 @@ def _values_of_parents() -> Iterator[str]:
             return
 
 
-def _read(file: Path, kind: type[_Kind]) -> _Kind:
-    """Return a file of limits as a record; raise BudgetError if it can't be read, or others may write it."""
+def _read(file: Path, record_type: type[_Record]) -> _Record:
+    """Return a file of limits as a record of this type.
+
+    Raises BudgetError if the file can't be read, or if others may write it.
+    """
     if not file.is_absolute():
         raise BudgetError.of(f"the budget {file} is not a whole path", fix=f"{VARIABLE}=$PWD/{file}")
     writer, quoted_file = other_writer(file), word(str(file))
@@ -95,14 +107,15 @@ def _read(file: Path, kind: type[_Kind]) -> _Kind:
     if writer is None and file.exists() and file.stat().st_mode & OTHERS_WRITE:
         writer = OtherWriter(file, "can be written by its group", f"chmod go-w {quoted_file}")
     if writer:
-        fix = writer.fix or f"move it to a folder of your own: {home()}/.config"
+        fix = writer.fix or f"move it to a folder of your own: {account_home_folder()}/.config"
         raise BudgetError.of(f"the budget {file} does not count: it {writer.why}", fix=fix)
     try:
-        return read_document(file, kind).value
+        return read_document(file, record_type).value
     except DocumentError as error:
-        raise BudgetError(_with_fix(problem, quoted_file) for problem in error.problems) from error
+        raise BudgetError(_problem_with_fix(problem, quoted_file) for problem in error.problems) from error
 
 
-def _with_fix(problem: Problem, quoted_file: str) -> Problem:
+def _problem_with_fix(problem: Problem, quoted_file: str) -> Problem:
+    """Return a problem of a budget with a fix, if it has none."""
     default = "correct that line" if problem.at else f"see who may read the budget: ls -l {quoted_file}"
     return problem._replace(fix=problem.fix or default)

@@ -1,8 +1,8 @@
-"""The ledger of budgets: what each submission has taken of them.
+"""Reads and writes the ledger of budgets: the file with what each submission has taken of its budgets.
 
 A submission is charged the most that it may take. After its end, the use that Slurm reports replaces this
-charge; without a report the charge stays. The ledger is a file in the home of the account, which no
-environment variable can move.
+charge. Without a report, the charge stays. The ledger is in the home of the account, and no environment
+variable can move it, so that no budget can be evaded with an empty ledger.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from sbatchgen.jobs.budget import allowance
 from sbatchgen.jobs.budget.allowance import Allowance
 
 MAX_BYTES = 64 << 20  # the largest ledger
-WAIT_S = 120.0  # seconds to wait for the lock: the command that holds it asks Slurm
+MAX_LOCK_WAIT_S = 120.0  # seconds to wait for the lock: the command that holds it may be asking Slurm
 
 
 class Charge(NamedTuple):
@@ -26,15 +26,15 @@ class Charge(NamedTuple):
 
     key: str  # the key of the submission
     budgets: Sequence[str]  # the files of the budgets
-    when: float  # the time of the submission, in seconds since 1970
-    tasks: int  # its tasks: elements of an array
-    at_once: int  # how many tasks may wait or run at once; 0 after the end
+    submitted: float  # the time of the submission, in seconds since 1970
+    tasks: int  # how many tasks its array has; 1 for another job
+    tasks_at_once: int  # how many tasks may wait or run at once; 0 after the end
     gpus: float  # GPUs of each task
     cpus: int  # CPUs of each task
-    gpu_hours: float  # the most that it may take; what it took, if `known`
+    gpu_hours: float  # the most that it may take; if `is_reported`, what it took
     cpu_hours: float  # the same for CPUs
     job: str = ""  # the id of the job; "" until sbatch has answered
-    known: bool = False  # whether Slurm has reported the use
+    is_reported: bool = False  # whether Slurm has reported the use
 
 
 Charges = dict[str, Charge]  # charges by their keys
@@ -49,31 +49,36 @@ class Standing(NamedTuple):
     jobs: int | None  # how many more jobs may wait or run
 
 
-def standing(file: str, limits: Allowance, charges: Charges) -> Standing:
-    """Return what is left of a budget after these charges; all commands show these numbers."""
-    names = ("gpu_hours", "cpu_hours", "at_once")
+def standing_of_budget(file: str, limits: Allowance, charges: Charges) -> Standing:
+    """Return what is left of a budget after these charges. All commands show these numbers."""
     of_budget = [charge for charge in charges.values() if file in charge.budgets]
-    taken = [sum(getattr(charge, name) for charge in of_budget) for name in names]
-    limited = (limits.gpu_hours, limits.cpu_hours, limits.jobs)
-    left = [
-        None if limit is None else max(limit - used, 0) for limit, used in zip(limited, taken, strict=True)
-    ]
-    return Standing(file, *left)
+    gpu_hours = sum(charge.gpu_hours for charge in of_budget)
+    cpu_hours = sum(charge.cpu_hours for charge in of_budget)
+    jobs = sum(charge.tasks_at_once for charge in of_budget)
+    return Standing(
+        file=file,
+        gpu_hours=None if limits.gpu_hours is None else max(limits.gpu_hours - gpu_hours, 0),
+        cpu_hours=None if limits.cpu_hours is None else max(limits.cpu_hours - cpu_hours, 0),
+        jobs=None if limits.jobs is None else max(limits.jobs - jobs, 0),
+    )
 
 
 @contextlib.contextmanager
 def locked_charges() -> Iterator[Charges]:
-    """Lock the ledger, yield its charges, and write them if they were changed. Raises BudgetError."""
-    file = Path(allowance.home(), ".local/state/sbatchgen/budget.json")
+    """Lock the ledger, yield its charges, and write them at the end if they were changed.
+
+    Raises BudgetError if the ledger can't be locked, read or written.
+    """
+    file = Path(allowance.account_home_folder(), ".local/state/sbatchgen/budget.json")
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with files.locked(file.with_suffix(".lock"), WAIT_S) as lock:
+        with files.locked(file.with_suffix(".lock"), MAX_LOCK_WAIT_S) as lock:
             charges = _read(file, is_locked=lock is not None)
-            before = dict(charges)
+            unchanged = dict(charges)
             try:
                 yield charges
             finally:
-                if charges != before:
+                if charges != unchanged:
                     text = json.dumps([*charges.values()])
                     files.put(file, text.encode(), mode=files.PRIVATE)
     except BlockingIOError as error:
@@ -85,6 +90,10 @@ def locked_charges() -> Iterator[Charges]:
 
 
 def _read(file: Path, *, is_locked: bool) -> Charges:
+    """Return the charges in the ledger; raise BudgetError for a damaged ledger.
+
+    Without a lock, two commands could charge the same hours, so the ledger is not used: raises OSError.
+    """
     if not is_locked:
         raise OSError(0, "no file can be locked there")
     with contextlib.suppress(ValueError, TypeError, RecursionError):
@@ -101,18 +110,18 @@ def _read(file: Path, *, is_locked: bool) -> Charges:
 def _is_sound(row: Charge) -> bool:
     """Return whether a row has the types that this module writes, and no negative number or NaN."""
     types: tuple[type | tuple[type, ...], ...] = (
-        str,
-        list,
-        float,
-        int,
-        int,
-        (int, float),
-        int,
-        float,
-        float,
-        str,
-        bool,
+        str,  # key
+        list,  # budgets
+        float,  # submitted
+        int,  # tasks
+        int,  # tasks_at_once
+        (int, float),  # gpus
+        int,  # cpus
+        float,  # gpu_hours
+        float,  # cpu_hours
+        str,  # job
+        bool,  # is_reported
     )
-    numbers = (row.when, row.tasks, row.at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours)
+    numbers = (row.submitted, row.tasks, row.tasks_at_once, row.gpus, row.cpus, row.gpu_hours, row.cpu_hours)
     has_types = all(isinstance(value, type_) for value, type_ in zip(row, types, strict=True))
     return has_types and all(number >= 0 for number in numbers)

@@ -1,4 +1,4 @@
-"""What commands print with --format json: a type for each document, of which schemas/output is made.
+"""What commands print with --format json: a type for each document. schemas/output is made from these types.
 
-Records of other folders are printed as they are; the other objects in a document are a TypedDict here.
+Records of other folders are printed unchanged. Each other object in a document is a TypedDict here.
 """

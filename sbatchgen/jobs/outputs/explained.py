@@ -1,4 +1,4 @@
-"""The output of `explain` as a type; the page in a browser also has this output."""
+"""What `explain` prints as JSON, as a type. The page in a browser shows the same output."""
 
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
@@ -9,11 +9,11 @@ from sbatchgen.jobs.review.review import lines_of
 
 
 class _Line(TypedDict):
-    text: str
-    file: str
-    line: int
-    block: str
-    value: bool
+    text: str  # the line of the script
+    file: str  # the template that has the line
+    line: int  # the number of the line in this template
+    block: str  # the block of the template
+    value: bool  # whether the line has a value of the job or the profile
 
 
 class _Explained(TypedDict):

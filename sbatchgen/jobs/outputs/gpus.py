@@ -1,4 +1,4 @@
-"""What `gpus` and `gpus --for` print, as types."""
+"""What `gpus` and `gpus --for` print as JSON, as types."""
 
 from collections.abc import Sequence
 from typing import TypedDict

@@ -1,4 +1,4 @@
-"""What the commands of `profile` print, as types."""
+"""What the commands of `profile` print as JSON, as types."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -11,13 +11,13 @@ class ListedProfile(TypedDict):
 
     name: str
     file: str
-    broken: str  # why it can't be used; "" if it can
+    broken: str  # why the profile can't be used; "" if it can
     site: str
     scheduler: str
-    checked: str  # the day on which it was last compared with its source
+    checked: str  # the day on which the profile was last compared with its source
     description: str
-    url: str  # its source
-    used: bool  # whether its name means this profile, not another with the same name
+    url: str  # the documentation that is the source of the profile
+    used: bool  # whether the name means this profile, and not another with the same name
 
 
 class ProfilesOutput(TypedDict):

@@ -1,4 +1,7 @@
-"""What `status`, `logs` and `cancel` print, as types; `diagnose` prints a Diagnosis, `report` a Report."""
+"""What `status`, `logs` and `cancel` print as JSON, as types.
+
+`diagnose` prints a Diagnosis, and `report` prints a Report.
+"""
 
 import re
 import time
@@ -16,8 +19,8 @@ from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import Kind, reason
 
-MAX_BRIEF_RUNS = 10  # runs that --brief shows, unless more of them wait or run
-MAX_CHARACTERS = 160  # characters of a text that --brief shows
+MAX_BRIEF_RUNS = 10  # how many runs --brief shows, unless more of them wait or run
+MAX_BRIEF_CHARS = 160  # characters of a text that --brief shows
 
 
 class _Queued(TypedDict):
@@ -110,25 +113,25 @@ def cancel_output(jobs: Iterable[tuple[str, str]]) -> CancelOutput:
 
 
 def logs_output(run: str, text: str) -> LogsOutput:
-    """Return the output of `logs`: lines without colours; a progress bar becomes the line seen last."""
+    """Return the output of `logs`: the lines without colours; of a progress bar, only its last state."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", text)
     lines = [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
-    if not text or text.endswith("\n"):  # no line follows the last line break
+    if not text or text.endswith("\n"):  # the text after the last line break is empty, and no line
         lines.pop()
     return {"run": run, "lines": lines}
 
 
 def brief_output(states: Sequence[RunState], problems: Sequence[Problem]) -> BriefStatusOutput:
-    """Return the output of `status --brief`: all runs that wait or run, and the newest that have ended."""
-    live = [state for state in states if state.last and not state.last.ended]
-    ended = [state for state in reversed(states) if state not in live]
-    max_ended = max(MAX_BRIEF_RUNS - len(live), 0)
-    runs = [_brief(state) for state in (*live, *ended[:max_ended])]
+    """Return the output of `status --brief`: all runs that wait or run, and the newest ended runs."""
+    active = [state for state in states if state.last_job and not state.last_job.ended]
+    ended = [state for state in reversed(states) if state not in active]
+    max_ended = max(MAX_BRIEF_RUNS - len(active), 0)
+    runs = [_brief_run(state) for state in (*active, *ended[:max_ended])]
     return {"time": time.time(), "problems": problems, "runs": runs, "left_out": len(ended[max_ended:])}
 
 
-def _brief(state: RunState) -> _BriefRun:
-    job, sweep = state.last, state.sweep
+def _brief_run(state: RunState) -> _BriefRun:
+    job, sweep = state.last_job, state.sweep
     queue_states = {row.state.name for row in state.queue_rows}
     return {
         "name": state.run.name,
@@ -136,17 +139,17 @@ def _brief(state: RunState) -> _BriefRun:
         "job": job.id if job else "",
         "state": queue_states.pop() if len(queue_states) == 1 else job.state if job else "",
         "ended": bool(job and job.ended),
-        "says": _cut(overview.headline(state)),
-        "training": _cut(state.progress.says if state.progress else ""),
-        "quiet": state.quiet,
+        "says": _shortened(overview.headline(state)),
+        "training": _shortened(state.progress.says if state.progress else ""),
+        "quiet": state.standstill,
         "points": {name: numbers_as_text(numbers) for name, numbers in sweep.numbers_by_state.items()}
         if sweep
         else None,
     }
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_CHARACTERS else f"{text[: MAX_CHARACTERS - 3]}..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_BRIEF_CHARS else f"{text[: MAX_BRIEF_CHARS - 3]}..."
 
 
 def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> StatusOutput:
@@ -156,21 +159,23 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
             "name": state.run.name,
             "folder": state.folder if state.plain else str(state.run.folder),
             "jobs": state.jobs,
-            "queue": [_queued(row) for row in state.queue_rows],
+            "queue": [_queued_job(row) for row in state.queue_rows],
             "training": state.progress,
-            "quiet": state.quiet,
+            "quiet": state.standstill,
             "programs": state.programs,
-            "points": [_point(state.sweep, point) for point in state.sweep.points] if state.sweep else None,
+            "points": [_sweep_point(state.sweep, point) for point in state.sweep.points]
+            if state.sweep
+            else None,
         }
         for state in states
     ]
     return {"time": time.time(), "problems": problems, "runs": runs}
 
 
-def _queued(row: SlurmJob) -> _Queued:
-    # Slurm also prints a reason for jobs that do not wait, which is "None" while they run.
-    waits = row.state.name == "PENDING"
-    why = reason(row.reason, row.id) if waits or row.reason != "None" else None
+def _queued_job(row: SlurmJob) -> _Queued:
+    # Slurm prints a reason also for jobs that do not wait. While a job runs, this reason is "None".
+    is_waiting = row.state.name == "PENDING"
+    why = reason(row.reason, row.id) if is_waiting or row.reason != "None" else None
     return {
         "id": row.id,
         "state": row.state.name,
@@ -188,12 +193,12 @@ def _queued(row: SlurmJob) -> _Queued:
     }
 
 
-def _point(sweep: SweepState, point: Point) -> _Point:
+def _sweep_point(sweep: SweepState, point: Point) -> _Point:
     return {
         "number": point.number,
         "values": dict(zip(sweep.names, point.values, strict=True)),
         "state": point.state,
         "says": point.says,
-        "live": point.live,
+        "live": point.is_active,
         "training": point.progress,
     }

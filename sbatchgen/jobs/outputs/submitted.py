@@ -1,4 +1,4 @@
-"""What `submit` prints, as a type; preflight, resubmit, resume and sweep print the same."""
+"""What `submit` prints as JSON, as a type. preflight, resubmit, resume and sweep print the same."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -31,15 +31,16 @@ class SubmitOutput(TypedDict):
 
 
 def submit_output(
-    done: Sequence[SubmittedRun], reviews: Sequence[Review], environment: Mapping[str, str]
+    submitted: Sequence[SubmittedRun], reviews: Sequence[Review], environment: Mapping[str, str]
 ) -> SubmitOutput:
     """Return the output of `submit`: the jobs that Slurm has accepted, their reviews and the budgets.
 
     Raises BudgetError if a budget can't be read and no job was submitted.
     """
-    left: list[Standing] = []
-    with contextlib.suppress(*(BudgetError,) * bool(done)):  # the jobs exist, even without the ledger
-        left = standings(environment)
+    budgets: list[Standing] = []
+    # If jobs were submitted, they must be printed, even if the budgets can't be read.
+    with contextlib.suppress(*(BudgetError,) * bool(submitted)):
+        budgets = standings(environment)
     return {
         "jobs": [
             {
@@ -48,10 +49,10 @@ def submit_output(
                 "run": run.record.run,
                 "folder": str(run.run_dir),
             }
-            for run in done
+            for run in submitted
         ],
         "digests": [review.digest for review in reviews],
         "cost": [review.cost for review in reviews],
         "findings": [finding for review in reviews for finding in review.findings],
-        "budgets": left,
+        "budgets": budgets,
     }

@@ -23,7 +23,7 @@ from sbatchgen.jobs.review.layout import Layout
 from sbatchgen.jobs.review.node_share import Allocation, Cost, cost_of
 from sbatchgen.jobs.runs.folder_check import RunFolderForecast
 from sbatchgen.jobs.runs.record import Code
-from sbatchgen.jobs.runs.submitted_scripts import Submitted, difference
+from sbatchgen.jobs.runs.submitted_scripts import SubmittedScript, difference
 from sbatchgen.jobs.slurm.refusal import Answer
 
 MAX_POINTS = 20  # points of a sweep that `folded` leaves in the script
@@ -111,7 +111,7 @@ def review_of_job(
     *,
     profile_by: Origin,
     start: RunFolderForecast | None = None,
-    last: Submitted | None = None,
+    last: SubmittedScript | None = None,
     own_lines: Sequence[int] | None = None,
     snapshot: Code | None = None,
     source: TrainerSource | None = None,

@@ -1,1 +1,1 @@
-"""Folders of runs: what a start would find there, their data and curves."""
+"""Runs: their index and records, the states of their jobs, their logs, causes of failures, and plots."""

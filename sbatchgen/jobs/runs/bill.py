@@ -1,15 +1,24 @@
-"""The bill of several runs: what the jobs of each run have cost, and the sum."""
+"""Makes the bill of several runs, for `report --month`: what the jobs of each run have cost, and the sum."""
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import counted, table
 from sbatchgen.base.units import elapsed
 from sbatchgen.jobs.runs.status import RunState
-from sbatchgen.jobs.runs.usage import accounted, run_usage
+from sbatchgen.jobs.runs.usage import run_usage, starts_by_sacct
 
-ALWAYS = (0.0, float("inf"))  # the begin and end of all time, in seconds since 1970
+
+class BillPeriod(NamedTuple):
+    """A time from `begin` to just before `end`, in seconds since 1970."""
+
+    begin: float
+    end: float
+
+
+ALL_TIME = BillPeriod(0.0, float("inf"))
 
 
 @frozen(kw_only=True)
@@ -34,28 +43,28 @@ class Bill:
     problems: tuple[str, ...] = ()  # why something is not known
 
 
-def month_bounds(text: str) -> tuple[float, float]:
-    """Return when a month such as 2026-11 and the next month begin by the local clock, in seconds since 1970.
-
-    Raises ValueError if the text is not a month.
-    """
+def month_period(text: str) -> BillPeriod:
+    """Return the period of a month such as "2026-11" in local time; raise ValueError if it is not a month."""
     first = time.strptime(text, "%Y-%m")
     begin = (first.tm_year, first.tm_mon, 1, 0, 0, 0, 0, 0, -1)
     end = (first.tm_year, first.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1)
-    return time.mktime(begin), time.mktime(end)
+    return BillPeriod(time.mktime(begin), time.mktime(end))
 
 
 def make_bill(
-    states: Sequence[RunState], environment: Mapping[str, str], between: tuple[float, float] = ALWAYS
+    states: Sequence[RunState], environment: Mapping[str, str], period: BillPeriod = ALL_TIME
 ) -> Bill:
-    """Return the cost of the jobs that were submitted between two times, in seconds since 1970.
+    """Return the cost of the jobs of these runs that were submitted in a period.
 
-    A run that submitted no job in this time has no row. sacct is asked once for all runs.
+    A run without such a job has no row. sacct is asked once for all runs.
     """
     chosen_jobs = {
-        state.run.name: [job for job in state.jobs if _is_in(job.submitted, between)] for state in states
+        state.run.name: [job for job in state.jobs if period.begin <= job.submitted < period.end]
+        for state in states
     }
-    by_sacct, problems = accounted([state for state in states if chosen_jobs[state.run.name]], environment)
+    by_sacct, problems = starts_by_sacct(
+        [state for state in states if chosen_jobs[state.run.name]], environment
+    )
     rows = []
     for state in states:
         if not (jobs := chosen_jobs[state.run.name]):
@@ -63,23 +72,18 @@ def make_bill(
         usage = run_usage(state, environment, by_sacct)
         problems += usage.problems
         starts = [start for start in usage.starts if start.job in {job.id for job in jobs}]
-        timed = [start for start in starts if start.used_s]
+        with_time = [start for start in starts if start.used_s]
         row = RunCost(
             name=state.run.name,
             folder=str(state.run.folder),
             jobs=len(jobs),
             unknown=len({start.job for start in starts if not start.used_s}),
-            used_s=sum(start.used_s for start in timed),
-            gpu_hours=sum((start.gpus or 0) * start.used_s for start in timed) / 3600,
-            cpu_hours=sum((start.cpus or 0) * start.used_s for start in timed) / 3600,
+            used_s=sum(start.used_s for start in with_time),
+            gpu_hours=sum((start.gpus or 0) * start.used_s for start in with_time) / 3600,
+            cpu_hours=sum((start.cpus or 0) * start.used_s for start in with_time) / 3600,
         )
         rows.append(row)
     return Bill(runs=tuple(rows), total=_sum(rows), problems=tuple(dict.fromkeys(problems)))
-
-
-def _is_in(time_s: float, between: tuple[float, float]) -> bool:
-    begin, end = between
-    return begin <= time_s < end
 
 
 def _sum(rows: Sequence[RunCost]) -> RunCost:

@@ -1,4 +1,7 @@
-"""The diagnosis of a run: why it failed, as Slurm, its log and its run folder show."""
+"""The diagnosis of a run, for `diagnose`: why it failed, or why it waits or stands still.
+
+The facts come from Slurm, from the run's logs and from its run folder.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
@@ -15,24 +18,25 @@ from sbatchgen.jobs.runs.failure import (
     suspicious_lines,
 )
 from sbatchgen.jobs.runs.fix_for_run import fixes_for_run
-from sbatchgen.jobs.runs.job_end import NO_FAILURE, JobEnd, has_failed, job_of, read_end
+from sbatchgen.jobs.runs.job_end import NO_FAILURE, JobEnd, has_failed, job_to_diagnose, read_end
 from sbatchgen.jobs.runs.overview import headline
 from sbatchgen.jobs.runs.points import FAILED
 from sbatchgen.jobs.runs.progress import Progress
-from sbatchgen.jobs.runs.seen_jobs import ERRORS
+from sbatchgen.jobs.runs.seen_jobs import ENDED_WITH_ERRORS
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import reason
 
-MAX_CAUSES = 3  # causes that people are shown
-MAX_LINE = 300  # characters of a log's line that are shown
-# Fixes for a run that stands still ("stall"), and for a run whose log is empty ("silent").
+MAX_CAUSES = 3  # causes in the text for people; JSON has all
+MAX_SHOWN_CHARS = 300  # characters of a log's line that are shown
+# Fixes for a run that stands still
 _SHOW_STALL = (
     "sbatchgen logs {run} --lines 20 shows where" + ALSO
     + "sbatchgen exec {run} -- top -b -n 1 shows whether it computes" + ALSO
 )  # fmt: skip
 _END_STALL = _SHOW_STALL + "if it does not continue: sbatchgen cancel {run}, then sbatchgen resume {run}"
 _END_STALL_OF_PLAIN = _SHOW_STALL + "if it does not continue: scancel {id}"
+# Fixes for a run that has printed nothing, for a finished script and for the user's own trainer
 _TRACE_SCRIPT = "let the script show each command: set -x after its directives"
 _TRAINER_SILENT = "{trainer} has printed nothing: let it print what it does, or start it by hand"
 
@@ -46,14 +50,14 @@ class LogLine(TypedDict):
 
 @frozen(kw_only=True)
 class Diagnosis:
-    """The end of a run, and its likely causes."""
+    """What a run does or how it ended, with the likely causes of a failure and fixes."""
 
     run: str  # the name of the run
     job: str = ""  # the id of the diagnosed job if it is an older one; "" for the newest job
     failed: bool
     says: str  # what the job does, or how it ended
     fix: str = ""  # what to do if the job waits, stands still or has printed nothing
-    log: str = ""  # the file that shows the end: a log, else the script or status.json; "" without one
+    log: str = ""  # the file that shows the cause: a log, the script or status.json; "" without such a file
     causes: Sequence[Failure] = ()  # what most likely happened, the likeliest first
     lines: Sequence[LogLine] = ()  # if no cause is known: the last lines that look like an error
     problems: Sequence[Problem] = ()  # why something could not be read
@@ -63,39 +67,39 @@ def is_failed(state: RunState) -> bool:
     """Return whether a run is known to have failed: its newest job, its training, or a point of its sweep."""
     if state.sweep:
         return FAILED in state.sweep.numbers_by_state
-    job = state.last
+    job = state.last_job
     if job is None or not job.ended:
         return False
-    return job.says == ERRORS or has_failed(job.state, job, state.progress)
+    return job.says == ENDED_WITH_ERRORS or has_failed(job.state, job, state.progress)
 
 
 def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", job_id: str = "") -> Diagnosis:
-    """Return what happened to a run; in an array or a sweep, to `task` or else the first task that failed.
+    """Return what happened to a run; for an array or a sweep, to a task or a point.
 
-    A point of a sweep may have run in several jobs: `job_id` names the job to diagnose, or "" the newest.
+    `task` is the task or the point, or "" for the first that failed. Several jobs may have run a point:
+    `job_id` is the id of the job to diagnose, or "" for the newest.
     """
     run, says = state.run.name, headline(state)
     if state.sweep:
         failed_points = [str(number) for number in state.sweep.numbers_by_state.get(FAILED, ())]
         task = task or next(iter(failed_points), "")
-        is_older_job = job_of(state, task, job_id) != job_of(state, task)
+        is_older_job = job_to_diagnose(state, task, job_id) != job_to_diagnose(state, task)
         if task not in failed_points and not is_older_job:
             return Diagnosis(run=run, failed=False, says=f"point {task} has not failed" if task else says)
-    job, record = job_of(state, task, job_id)
+    job, record = job_to_diagnose(state, task, job_id)
     if job is None:
         return Diagnosis(run=run, failed=False, says=says)
     end = read_end(state, job, record, task, environment)
-    has_hidden_crash = not end.failed and end.ended and any(map(crash_line, end.logs.values()))
-    is_forgotten = end.ended and not end.name  # Slurm has forgotten the job; its log may show a cause
-    causes: Sequence[Failure] = ()
-    if end.failed or has_hidden_crash or is_forgotten:
-        causes = [*fixes_for_run(likely_causes(end), end, environment)]
-    failed = end.failed or has_hidden_crash or bool(causes)
-    says = _end_in_words(end, says, failed=failed, hidden=has_hidden_crash)
+    has_hidden_crash = not end.is_failure and end.has_ended and any(map(crash_line, end.logs.values()))
+    is_forgotten = end.has_ended and not end.state_name  # by Slurm; but the log may show a cause
+    may_have_causes = end.is_failure or has_hidden_crash or is_forgotten
+    causes = [*fixes_for_run(likely_causes(end), end, environment)] if may_have_causes else []
+    failed = end.is_failure or has_hidden_crash or bool(causes)
+    says = _end_in_words(end, says, is_failure=failed, has_hidden_crash=has_hidden_crash)
     fix = "" if failed else _fix_for_wait(state)
-    if state.quiet:
-        texts = sorted((says, state.quiet), key=lambda text: not text.startswith(stall.HANGS))
-        says, fix = "; ".join(texts), _fix_for_stall(state)  # the text about a hanging rank comes first
+    if state.standstill:  # the text about a hanging rank comes first
+        texts = sorted((says, state.standstill), key=lambda text: not text.startswith(stall.HANGS_PREFIX))
+        says, fix = "; ".join(texts), _fix_for_stall(state)
     log = _log_to_show(end)
     bad_lines = suspicious_lines(end.logs.get(log, ())) if failed and not causes else ()
     return Diagnosis(
@@ -111,23 +115,27 @@ def diagnose(state: RunState, environment: Mapping[str, str], task: str = "", jo
     )
 
 
-def _end_in_words(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
-    """Return in words how a job or a task ended; for a job, the headline `says` of its run comes first.
+def _end_in_words(end: JobEnd, run_headline: str, *, is_failure: bool, has_hidden_crash: bool) -> str:
+    """Return in words how a job or a task ended; the words about a job begin with the headline of its run.
 
-    `hidden`: a program crashed, but the job continued and ended with status 0.
+    A crash is hidden if the job continued after a program crashed, and ended with status 0.
     """
+    says = run_headline
     if end.task:
         unit = "point" if end.state.sweep else "task"
         says = f"{unit} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
-    if failed and end.name in NO_FAILURE and not (hidden and ERRORS in says):
-        says += f", {ERRORS}" if hidden else ", but its training failed"
-    if restarted := end.state.restarted or (end.row.before if end.row else ""):
+    if is_failure and end.state_name in NO_FAILURE and not (has_hidden_crash and ENDED_WITH_ERRORS in says):
+        says += f", {ENDED_WITH_ERRORS}" if has_hidden_crash else ", but its training failed"
+    if restarted := end.state.previous_end or (end.row.before if end.row else ""):
         says += f"; the start before: {restarted}"
     return says
 
 
 def _with_details(says: str, row: SlurmJob | None, training: Progress | None) -> str:
-    """Return `says` with the signal or exit status, the user who cancelled the job, and the slow rank."""
+    """Return the words `says` with more facts.
+
+    These are a failed task's signal or exit status, the user who cancelled the job, and which rank is slow.
+    """
     if row and row.state.name == "FAILED" and row.task:
         says += f", signal {row.signal}" if row.signal else f", exit status {row.exit_code}"
     if row and row.cancelled_by is not None:
@@ -137,8 +145,8 @@ def _with_details(says: str, row: SlurmJob | None, training: Progress | None) ->
 
 def _fix_for_wait(state: RunState) -> str:
     """Return a fix for the reason why a run waits; "" if the run does not wait."""
-    waits = [row for row in state.queue_rows[:1] if row.state.name == "PENDING"]
-    return reason(waits[0].reason, waits[0].id).fix if waits else ""
+    waiting = [row for row in state.queue_rows[:1] if row.state.name == "PENDING"]
+    return reason(waiting[0].reason, waiting[0].id).fix if waiting else ""
 
 
 def _fix_for_stall(state: RunState) -> str:
@@ -149,10 +157,10 @@ def _fix_for_stall(state: RunState) -> str:
 
 
 def _log_to_show(end: JobEnd) -> str:
-    """Return the first log with a crash, else the first with lines, else the first; "" without logs."""
-    crashed = [path for path, lines in end.logs.items() if crash_line(lines)]
-    written = [path for path, lines in end.logs.items() if lines]
-    return next(iter([*crashed, *written, *end.logs]), "")
+    """Return the first log that shows a crash, else the first with lines, else the first; "" without logs."""
+    with_crash = [path for path, lines in end.logs.items() if crash_line(lines)]
+    with_lines = [path for path, lines in end.logs.items() if lines]
+    return next(iter([*with_crash, *with_lines, *end.logs]), "")
 
 
 def _fix_for_silence(end: JobEnd, causes: Sequence[Failure]) -> str:
@@ -170,18 +178,20 @@ def as_text(diagnosis: Diagnosis) -> str:
         lines += fix_lines(diagnosis.fix, indent=2)
         return "".join(f"{one_line(line)}\n" for line in lines)
     shown = [cause for cause in diagnosis.causes if cause.rank != "effect"]
-    if all(cause.rank == "limit" for cause in shown):  # no other cause is known, so an effect may help
+    if all(cause.rank == "limit" for cause in shown):  # no other cause is known, so an effect is a hint
         shown += [cause for cause in diagnosis.causes if cause.rank == "effect"][:1]
     shown = shown[:MAX_CAUSES]
     for number, cause in enumerate(shown):
         lines.append(f"{'or' if number else 'most likely'}: {cause.means}")
         if cause.says:
-            lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:MAX_LINE]}")
+            lines.append(f"  at:  {_place(cause.file or log, cause.line)}: {cause.says[:MAX_SHOWN_CHARS]}")
         lines += fix_lines(cause.fix, indent=2)
     if not shown:
         silence = f"; its log is empty: {log}" if log else ""
         lines.append("no known cause" + ("; of its log:" if diagnosis.lines else silence))
-        lines += [f"  {_place(log, line['line'])}: {line['says'][:MAX_LINE]}" for line in diagnosis.lines]
+        lines += [
+            f"  {_place(log, line['line'])}: {line['says'][:MAX_SHOWN_CHARS]}" for line in diagnosis.lines
+        ]
         shows = f"sbatchgen {'logs' if log else 'status'} {diagnosis.job or run} shows more"
         lines += fix_lines(shows if diagnosis.lines or not log else diagnosis.fix or _TRACE_SCRIPT, indent=2)
     return "".join(f"{one_line(line)}\n" for line in lines)

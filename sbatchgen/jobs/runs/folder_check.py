@@ -1,6 +1,7 @@
-"""Checks before a submission: what the job will find in its run folder, and which of its files are missing.
+"""Checks before a submission what the job will find in its run folder, and which of its files are missing.
 
-The training package itself predicts its start, without importing torch: `python3 training --look`.
+Without these checks, a job with a missing file would wait in the queue and then fail. The bundled training
+package itself forecasts what it will do with a run folder: `python3 training --look`, which imports no torch.
 """
 
 import itertools
@@ -30,16 +31,23 @@ from sbatchgen.jobs.slurm.queue import key_of, queue
 
 LOOK_TIMEOUT_S = 30  # the time limit of `python3 training --look`
 MAX_CHECKED_VALUES = 64  # values of a sweep that the trainer checks; each check takes 50 ms
-# Fixes for a run folder that is in use, or whose checkpoint does not fit.
-OTHER_RUN = "start another run: --run-dir runs/NAME"
-AFRESH = "start from nothing: --resume off"
+MAX_CHECKED_RECORDS = 100  # the newest submissions of a run folder whose jobs may still wait or run
+# Fixes for a run folder that is in use, or that has a checkpoint with other settings.
+FIX_OTHER_RUN = "start another run: --run-dir runs/NAME"
+FIX_AFRESH = "start from nothing: --resume off"
 
 
 @frozen(kw_only=True)
 class RunFolderForecast:
-    """The start of a job as the trainer predicts it; the attributes are those of training/runfolder.py."""
+    """What a job will do at its start, as the trainer forecasts from the run folder.
 
-    state: str  # "new", "afresh", "resume", "done", "changed", "missing", "used" or "evaluate"
+    The attributes are the keys of the JSON that training/runfolder.py prints.
+    """
+
+    # "new" (an empty folder), "afresh" (old checkpoints are set aside), "resume", "done" (nothing is left to
+    # do), "changed" (the checkpoint has other settings), "missing" (no such checkpoint), "used" (another
+    # process uses the folder) or "evaluate"
+    state: str
     checkpoint: str = ""  # the checkpoint from which it resumes
     step: int | None = None  # steps done in this checkpoint; None if not known
     steps: int | None = None  # steps in all; None if not known
@@ -47,7 +55,7 @@ class RunFolderForecast:
     epochs: int | None = None  # epochs in all
     job: str = ""  # the job that saved the checkpoint, or ""
     holder: str = ""  # who uses the folder
-    # The old and the new value of each changed setting
+    # The old and the new value of each changed setting, by the setting's name
     changed: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
@@ -70,17 +78,18 @@ class RunFolderForecast:
         }.get(self.state, "")
 
 
-def error(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
-    """Return an error about a key of a job, at the place where the key was written."""
+def error_at(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
+    """Return an error about a key of a job; its place is where the user wrote the key."""
     return Finding("error", Problem(what, str(resolved.origin(key)), fix))
 
 
 def inspect_run_folder(
     resolved: ResolvedJob, run_dir: Path, resume: str
 ) -> tuple[RunFolderForecast | None, list[Finding]]:
-    """Return the forecast of the bundled trainer's start, and findings if the start is useless or fails.
+    """Return the forecast of the bundled trainer's start, and errors if it would do nothing or fail.
 
-    The forecast is None for a sweep, and if the run folder can't be seen from this machine.
+    `resume` is the value of --resume. The forecast is None for a sweep, and if this machine does not have the
+    file system of the run folder.
     """
     flags = ["--run-dir", str(run_dir), "--resume", resume]
     flags += [resolved.mode.flag] if resolved.mode.flag else []
@@ -95,33 +104,33 @@ def inspect_run_folder(
     forecast = RunFolderForecast(
         **{name: answer[name] for name in RunFolderForecast.__annotations__ if name in answer}
     )
-    if forecast.state == "new" and not _may_see(run_dir):
+    if forecast.state == "new" and not _has_visible_parent(run_dir):
         return None, []
     return forecast, list(_findings_of_forecast(resolved, run_dir, forecast))
 
 
-def _may_see(run_dir: Path) -> bool:
-    """Return whether a folder above the run folder exists; else only the nodes have its file system."""
-    return any(folder.is_dir() for folder in run_dir.parents[:-1])  # all parents but /
+def _has_visible_parent(run_dir: Path) -> bool:
+    """Return whether a folder above the run folder exists; if not, only the nodes have its file system."""
+    return any(folder.is_dir() for folder in run_dir.parents[:-1])  # the last parent is /
 
 
 def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
     """Yield an error for each value of a sweep that the trainer refuses.
 
-    The trainer checks whole points, but only points with a value that no earlier point had.
+    The trainer checks whole points. A point is skipped if all its values were in earlier points.
     """
     checked: set[tuple[str, str]] = set()  # names of parameters, each with a value
     reported: set[str] = set()
     for point in sweep.points:
-        new = {*zip(sweep.names, point, strict=True)} - checked
-        if not new or len(checked) >= MAX_CHECKED_VALUES:
+        new_values = {*zip(sweep.names, point, strict=True)} - checked
+        if not new_values or len(checked) >= MAX_CHECKED_VALUES:
             continue
-        checked |= new
+        checked |= new_values
         args = [sweep.filled(arg, point) for arg in resolved.args]
         answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
         if not isinstance(answer, Problem):
             continue
-        # Without the value, an unknown flag gives the same message for each point, and is reported once.
+        # "unrecognized arguments: --flag=0.1" differs for each point. Without the value it is reported once.
         what = re.sub(r"^(unrecognized arguments: [^ =;]+)=[^;]*", r"\1", answer.what)
         if what not in reported:
             reported.add(what)
@@ -141,21 +150,22 @@ def _refused_arguments(problem: Problem, at: str = "") -> Finding:
 
 
 def _ask_trainer(args: Sequence[str], processes: int) -> dict[str, Any] | Problem | None:
-    """Return the forecast of the bundled training package, or its error; None if it gives neither.
+    """Return the forecast that the bundled training package prints as JSON, or its error message.
 
-    The training package in the profile's `paths.code` is not run, because it may be a stranger's code.
+    Return None if it prints neither. The training package in the profile's `paths.code` is not run, because
+    it may be a stranger's code.
     """
     try:
         environment = {"WORLD_SIZE": str(processes), "PYTHONUTF8": "1"}
         words = child.python(str(_training_package()), "--look", *args)
-        done = child.run(words, environment, timeout=LOOK_TIMEOUT_S)
+        ended = child.run(words, environment, timeout=LOOK_TIMEOUT_S)
     except (OSError, child.LateError, ValueError):
         return None
-    if done.returncode:
-        return parse_error_line(done.stderr.decode("utf-8", "replace").strip())
+    if ended.returncode:
+        return parse_error_line(ended.stderr.decode("utf-8", "replace").strip())
     try:
-        answer = json.loads(done.stdout)
-    except ValueError:  # --help among the arguments
+        answer = json.loads(ended.stdout)
+    except ValueError:  # the arguments have --help, so the trainer has printed its help
         return None
     return answer if isinstance(answer, dict) else None
 
@@ -167,48 +177,55 @@ def _training_package() -> Path:
 def _findings_of_forecast(
     resolved: ResolvedJob, run_dir: Path, forecast: RunFolderForecast
 ) -> Iterator[Finding]:
-    """Yield an error if the trainer, as it forecasts, would have nothing to do or would fail."""
+    """Yield an error if the trainer forecasts that it would have nothing to do, or would fail."""
     folder, by = str(run_dir), f", trained by job {forecast.job}" if forecast.job else ""
     if forecast.state == "done":
         what = f"nothing left to do in {folder}: {forecast.epoch} of {forecast.epochs} epochs are done{by}"
-        yield error(resolved, "run_dir", what, f"train longer: -- --epochs N{OR}{OTHER_RUN}{OR}{AFRESH}")
+        fix = f"train longer: -- --epochs N{OR}{FIX_OTHER_RUN}{OR}{FIX_AFRESH}"
+        yield error_at(resolved, "run_dir", what, fix)
     elif forecast.state == "changed":
         flags = [(name.replace("_", "-"), old, new) for name, (old, new) in forecast.changed.items()]
         listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
         what = f"the checkpoint in {folder} has other settings: {listed}{by}"
         fix = OR.join(
-            ("use the old settings", OTHER_RUN, AFRESH, "accept the settings: -- --allow-config-change")
+            (
+                "use the old settings",
+                FIX_OTHER_RUN,
+                FIX_AFRESH,
+                "accept the settings: -- --allow-config-change",
+            )
         )
-        yield error(resolved, "run_dir", what, fix)
+        yield error_at(resolved, "run_dir", what, fix)
     elif forecast.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {forecast.holder}"
-        yield error(resolved, "run_dir", what, f"wait for it, or {OTHER_RUN}")
-    elif forecast.state == "missing" and not resolved.options.dependency:  # the job before may make it
-        yield _no_checkpoint(resolved, run_dir, forecast.checkpoint)
+        yield error_at(resolved, "run_dir", what, f"wait for it, or {FIX_OTHER_RUN}")
+    elif forecast.state == "missing" and not resolved.options.dependency:  # that job may write the checkpoint
+        yield _missing_checkpoint(resolved, run_dir, forecast.checkpoint)
 
 
-def _no_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
+def _missing_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Finding:
     """Return an error for a missing checkpoint; a warning if only the nodes may see its folder."""
     checkpoints = run_dir / "checkpoints"
     is_visible = not name.startswith("/") or Path(name).parent.is_dir()
     if "/" not in name:  # the name of a file in the run folder
-        is_visible = _may_see(run_dir)
+        is_visible = _has_visible_parent(run_dir)
     names = [file.name for file in checkpoints.glob("*.pt")] if checkpoints.is_dir() else []
-    # A name that --resume does not give is in the trainer's arguments, such as --init-from.
+    # If --resume names no checkpoint, an argument of the trainer does, such as --init-from.
     key = "resume" if resolved.resume not in ("auto", "off") else "args"
     what = f"there is no checkpoint {name}" if key == "resume" else f"there is no file {name} to start from"
     fix = did_you_mean(name, names) if names and key == "resume" else "name a file that exists"
-    finding = error(resolved, key, what, fix if key == "args" else f"{fix}, or --resume auto for the newest")
+    fix += ", or --resume auto for the newest" if key == "resume" else ""
+    finding = error_at(resolved, key, what, fix)
     return finding if is_visible else finding._replace(severity="warning")
 
 
 def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield an error for each variable that the job takes from this shell and that the shell does not set."""
+    """Yield an error for each variable whose value the job takes from this shell, if the shell lacks it."""
     for name in resolved.inherited:
         if name not in environment:
             what = f"{name} is not set here: the job takes its value from this shell"
             fix = f"export {name} in this shell, with the value that the job needs"
-            yield error(resolved, f"env.{name}", what, fix)
+            yield error_at(resolved, f"env.{name}", what, fix)
 
 
 def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
@@ -220,47 +237,58 @@ def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
 def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
-    A file is not missing if its folder does not exist here either: the nodes may have both. If this machine
-    can't submit the job, a missing file is a warning, because the machine that submits it may have the file.
+    A file in a folder that is not here does not count as missing, because the nodes may have both. If this
+    machine can't submit the job, a missing file is a warning, because the machine that submits it may have
+    the file.
     """
-    is_certain = submits_here(resolved, environment)
+    can_submit = submits_here(resolved, environment)
     for finding in _missing_files(resolved, folder, environment):
-        yield finding if is_certain else finding._replace(severity="warning")
+        yield finding if can_submit else finding._replace(severity="warning")
 
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file, with its severity on a machine that submits the job."""
     snapshot = resolved.snapshot_dir if resolved.slurm else None
-    named = snapshot or resolved.options.chdir  # the working folder of the job, if one is named
-    chdir = filled_path(named, folder, environment) if named else folder
-    if snapshot and chdir and not chdir.is_dir():
-        yield error(resolved, "snapshot_dir", f"there is no snapshot {chdir}", "take a new one: --snapshot")
-    elif chdir and chdir.parent.is_dir() and not chdir.is_dir():
-        what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
-        yield error(resolved, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
-    elif chdir:
-        yield from _missing_trainers(resolved, chdir)
-    if chdir and resolved.runtime.mounts_own and (why := unmountable(resolved, str(chdir))):
-        what = f"the working folder {chdir} can't be mounted: {why}"
-        yield error(resolved, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
+    named_folder = snapshot or resolved.options.chdir  # the job's working folder, if an option names one
+    chdir = filled_path(named_folder, folder, environment) if named_folder else folder
+    if chdir:
+        yield from _errors_in_work_dir(resolved, chdir, is_snapshot=bool(snapshot))
     if resolved.trainer and resolved.resume not in ("auto", "off"):
         path = filled_path(ShellPath(resolved.resume), chdir or folder, environment)
         if path and path.parent.is_dir() and not path.exists():
-            finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
+            what = f"there is no checkpoint {path}"
+            finding = error_at(resolved, "resume", what, "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
-    find = partial(filled_path, folder=folder, environment=environment)
-    missing_of_runtimes = (job.runtime.missing(job, find) for job in resolved.jobs)
+    find_path = partial(filled_path, folder=folder, environment=environment)
+    missing_of_runtimes = (job.runtime.missing(job, find_path) for job in resolved.jobs)
     for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(missing_of_runtimes)):
-        yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
+        yield error_at(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (`sbatchgen data` makes data sets), or name another: --data-dir"
-        finding = error(resolved, "data", f"there is no data folder {data}", fix)
+        finding = error_at(resolved, "data", f"there is no data folder {data}", fix)
         is_local = resolved.profile.scheduler == "none"
         yield finding if is_local else finding._replace(severity="warning")  # another job may make it
 
 
-def unmountable(resolved: ResolvedJob, folder: str) -> str:
+def _errors_in_work_dir(resolved: ResolvedJob, chdir: Path, *, is_snapshot: bool) -> Iterator[Finding]:
+    """Yield errors if the job's working folder is missing, lacks a trainer, or can't be mounted."""
+    if is_snapshot and not chdir.is_dir():
+        what = f"there is no snapshot {chdir}"
+        yield error_at(resolved, "snapshot_dir", what, "take a new one: --snapshot")
+    elif chdir.parent.is_dir() and not chdir.is_dir():
+        what = f"there is no working folder {chdir}: Slurm would start the job in /tmp"
+        fix = f"mkdir {quoting.word(str(chdir))}, or another --chdir"
+        yield error_at(resolved, "options.chdir", what, fix)
+    else:
+        yield from _missing_trainers(resolved, chdir)
+    if resolved.runtime.mounts_own and (why := why_unmountable(resolved, str(chdir))):
+        what = f"the working folder {chdir} can't be mounted: {why}"
+        fix = "name a symbolic link with a plain name: --chdir LINK"
+        yield error_at(resolved, "options.chdir", what, fix)
+
+
+def why_unmountable(resolved: ResolvedJob, folder: str) -> str:
     """Return why a container can't mount a folder at the folder's own path; "" if it can."""
     if "," in folder or ":" in folder:
         return "the path would be split at the comma or colon"
@@ -268,7 +296,10 @@ def unmountable(resolved: ResolvedJob, folder: str) -> str:
 
 
 def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
-    """Yield an error for each trainer whose file is missing; an absolute path may exist in the image only."""
+    """Yield an error for each trainer whose file is missing, or is a folder without __main__.py.
+
+    An absolute path may exist only in the image of the job's container.
+    """
     for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
         path = chdir / trainer
         is_folder = path.is_dir() and not (path / "__main__.py").exists()
@@ -281,32 +312,38 @@ def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
         if is_folder:
             fix = f"name the program in it: --trainer {quoting.word(trainer.rstrip('/'))}/FILE.py"
         what = f"the trainer {path} is a folder" if is_folder else f"there is no trainer {path}"
-        yield error(resolved, "trainer", what, fix)
+        yield error_at(resolved, "trainer", what, fix)
 
 
 def filled_path(path: ShellPath, folder: Path, environment: Mapping[str, str]) -> Path | None:
-    """Return the path with its variables filled in, below `folder`; None if a variable is not set."""
+    """Return a path with the values of its variables; None if a variable is not set.
+
+    A relative path is relative to `folder`.
+    """
     return None if path.unset(environment) else folder / path.filled(environment)
 
 
 def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str = "") -> Problem | None:
-    """Return a problem if a job of the run folder still waits or runs; `at` is where the folder was named."""
-    newest = record.records(run_dir)[-100:]
+    """Return a problem if a job of the run folder still waits or runs; None otherwise.
+
+    `at` is the place where the user named the folder, for the problem.
+    """
+    newest = record.records(run_dir)[-MAX_CHECKED_RECORDS:]
     to_slurm = [submission for submission in newest if submission.process is None]
     clusters = {submission.key: submission.cluster for submission in to_slurm if submission.key}
-    live = {}
+    active_states = {}  # the states of the folder's jobs that wait or run, by their ids
     try:
         for cluster in {*clusters.values()}:
             for row in queue(environment, cluster=cluster):
                 has_ended = row.state.ended or row.state.name == "COMPLETING"
                 if key_of(row.command) in clusters and not has_ended:
-                    live[row.job] = row.state
+                    active_states[row.job] = row.state
     except SlurmError:  # the submission reports why Slurm does not answer
         return None
-    if not live:
+    if not active_states:
         return None
-    job = max(live)
-    what = f"job {job} uses this run folder too, and is {live[job].words}: {run_dir}"
+    job = max(active_states)
+    what = f"job {job} uses this run folder too, and is {active_states[job].words}: {run_dir}"
     wait = f"wait for that job: --dependency afterany:{job}{OR}scancel {job}"
-    fix = f"look at it: sbatchgen status{OR}{OTHER_RUN}{OR}{wait}"
+    fix = f"look at it: sbatchgen status{OR}{FIX_OTHER_RUN}{OR}{wait}"
     return Problem(what, at, fix)

@@ -1,8 +1,9 @@
 """The index of a user's runs: a file in XDG_STATE_HOME with the names, folders and jobs of the runs.
 
-The file holds a checksum and a line of JSON. The index is a cache, and no job needs it. All its facts except
-the states of jobs are also in the run folders, from which `add` can enter the runs again. Several commands
-may use the index at the same time. They write one after the other, and replace the file.
+Commands find a run by its name, a job's id or a path in this index. The file holds a checksum and a line of
+JSON. The index is a cache: no job needs it, and `scan` finds its runs again in their folders. Only the states
+of jobs are not in the folders. Several commands may use the index at the same time. They write one after the
+other, and replace the file.
 """
 
 import contextlib
@@ -22,11 +23,12 @@ from sbatchgen.base.quoting import word
 from sbatchgen.jobs.runs import record as records
 from sbatchgen.jobs.runs.record import Record
 
-BUSY_S = 1.0  # seconds to wait for the lock before writing states: the next command asks Slurm for lost ones
-WRITE_S = 10.0  # seconds to wait for the lock before writing submissions, which must not be lost
-SEARCHED = 200  # if a file's path does not tell its run, the records of so many newest runs are read
-SEEN_S = 60.0  # seconds after which an unchanged state is written again, with the time when it was seen
-MAX_BYTES = 256 << 20  # the largest file
+# Seconds to wait for the lock before a submission is written, and before states are written. A submission
+# must not be lost; for a state the next command can ask Slurm again.
+SUBMISSION_LOCK_S, STATES_LOCK_S = 10.0, 1.0
+MAX_SEARCHED_RUNS = 200  # so many newest runs are searched for a file whose path does not tell its run
+MAX_SEEN_AGE_S = 60.0  # seconds after which an unchanged state is written again, with the time it was seen
+MAX_BYTES = 256 << 20  # the largest file that is read
 # States of a job without an id: sbatch has not answered yet, or its answer was lost.
 SUBMITTING, LOST = "SUBMITTING", "LOST"
 _RUN_TYPES = [str, str, bool, float]  # the types in JSON of the fields of Run, in their order
@@ -63,6 +65,13 @@ class RunJob(NamedTuple):
     seen: float = 0.0  # when the state was seen, in seconds since 1970
 
 
+class RunWithJobs(NamedTuple):
+    """A run and its jobs, to be entered in the index."""
+
+    run: Run
+    jobs: list[RunJob]
+
+
 def index_file(environment: Mapping[str, str]) -> Path:
     """Return the path of the index."""
     default = ".local/state"
@@ -78,6 +87,7 @@ class Index:
     """
 
     def __init__(self, file: Path, note: Callable[[str], None] = lambda _: None) -> None:
+        """Read the index; make its folder if it is missing, and repair a damaged file."""
         self.file, self._note = file, note
         self._data: bytes | None = None
         self._runs: dict[str, Run] = {}
@@ -85,50 +95,51 @@ class Index:
         with self._as_document_error():
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if self._load():
-            with self._changing(BUSY_S):
+            with self._locked_for_change(STATES_LOCK_S):
                 pass  # entering the context repairs the damaged file
 
     def begin(self, key: str, folder: Path, name: str, *, shared: bool) -> Run:
-        """Enter a submission before sbatch is called; return its run, with a number if the name is taken.
+        """Enter a submission before sbatch is called, and return its run.
 
-        All submissions into a folder belong to one run, unless the folder is `shared` by several runs.
+        All submissions into a folder belong to one run, unless the folder is `shared` by several runs. A new
+        run gets a number after its name if another run has the name.
         """
         now = time.time()
         job = RunJob(key, name, "", "", now, SUBMITTING, seen=now)
-        return self.add([(Run(name, str(folder), shared, now), [job])])[0]
+        return self.add([RunWithJobs(Run(name, str(folder), shared, now), [job])])[0]
 
-    def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
-        """Enter runs with their jobs, but no job twice; return the runs with their names in the index."""
-        with self._changing():
+    def add(self, runs: Iterable[RunWithJobs]) -> list[Run]:
+        """Enter runs with those of their jobs that the index lacks; return the runs as the index has them."""
+        with self._locked_for_change():
             # Reversed, so that the first of several runs with the same folder takes the jobs.
-            folders = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
-            numbers: dict[str, int] = {}
-            return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
+            by_folder = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
+            last_numbers: dict[str, int] = {}
+            return [self._add(run, jobs, by_folder, last_numbers) for run, jobs in runs]
 
     def accept(self, key: str, job: str, cluster: str = "") -> None:
-        """Enter the id of a submission that was accepted."""
+        """Enter the id that sbatch gave to a submission, and its cluster if sbatch named one."""
         self._change(key, id=job, cluster=cluster, state="", seen=time.time())
 
     def mark_lost(self, key: str) -> None:
-        """Enter that sbatch's answer was lost."""
+        """Set the state of a submission to LOST, because it is not known whether sbatch accepted it."""
         self._change(key, state=LOST)
 
     def remove(self, key: str) -> None:
         """Remove a submission that was refused, and its run if the run has no other job."""
-        with self._changing():
+        with self._locked_for_change():
             job = self._jobs.pop(key, None)
             if job and not self._jobs_of(job.run):
                 del self._runs[job.run]
 
     def update_states(self, jobs: Iterable[RunJob]) -> None:
-        """Write the states of jobs that were just seen, if they have changed or SEEN_S has passed."""
+        """Write the states of jobs that were just seen, if they have changed or were written long ago."""
         changed = []
         for job in jobs:
             old = self._jobs.get(job.key)
-            if old and (old._replace(seen=job.seen) != job or old.seen + SEEN_S < job.seen):
+            if old and (old._replace(seen=job.seen) != job or old.seen + MAX_SEEN_AGE_S < job.seen):
                 changed.append(job)
         if changed:
-            with self._changing(BUSY_S):  # meanwhile another command may have removed a job
+            with self._locked_for_change(STATES_LOCK_S):  # meanwhile another command may have removed a job
                 self._jobs |= {job.key: job for job in changed if job.key in self._jobs}
 
     def runs(self, *, since: float = 0.0) -> list[Run]:
@@ -165,10 +176,10 @@ class Index:
         return [*itertools.islice(self._runs_with_file(path), 1)]
 
     def job_of(self, run: Run, text: str, folder: Path) -> str:
-        """Return the id of the job that `text` means in its run, which `find` found; "" for the whole run.
+        """Return the id of the job that `text` means, if `find` has found its run; "" for the whole run.
 
         `text` may be the id of the job, also with a task (4711_3) or with a point of a sweep (4711/3). It may
-        be the path of the job's log or script.
+        be the path of the job's log or script, relative to `folder`.
         """
         id_ = text.partition("_")[0].partition("/")[0]
         if run.name == text:
@@ -180,7 +191,10 @@ class Index:
         return next((record.job for record in submitted if path in _files_of(run, record)), "")
 
     def others_in_folder(self, named: Run, text: str, folder: Path) -> list[Run]:
-        """Return the other runs that have the folder ./runs/NAME, if `named` was found by its name `text`."""
+        """Return the runs in the folder ./runs/NAME, which the user may have meant by NAME.
+
+        `text` is the typed word, and `named` is the run that it means.
+        """
         default_folder = os.path.normpath(folder / "runs" / text)
         others = (run for run in self._runs.values() if run.path == default_folder and run != named)
         return [*others] if named.name == text and named.path != default_folder else []
@@ -190,13 +204,16 @@ class Index:
         return [run for run in self._runs.values() if run.path == path]
 
     def _likely_runs(self, path: Path) -> Iterator[Run]:
-        """Yield the runs to which a file may belong: by its folder, by an id in its name, then the newest."""
+        """Yield the runs to which a file may belong, the likeliest first.
+
+        First come runs above the file, and runs with a job whose id is in the file's name; then the newest.
+        """
         parents = {str(folder) for folder in path.parents}
         numbers = {*re.findall("[0-9]+", path.name)}
         with_job = {job.run for job in self._jobs.values() if job.id in numbers}
         newest_first = sorted(self._runs.values(), key=lambda run: run.created, reverse=True)
         likely = [run for run in newest_first if run.path in parents or run.name in with_job]
-        yield from dict.fromkeys([*likely, *newest_first[:SEARCHED]])
+        yield from dict.fromkeys([*likely, *newest_first[:MAX_SEARCHED_RUNS]])
 
     def _runs_with_file(self, path: Path) -> Iterator[Run]:
         """Yield the runs to which a log or a script belongs, the likely runs first."""
@@ -207,20 +224,22 @@ class Index:
             if path == run.folder / "job.slurm" and not run.shared:
                 yield run
 
-    def _add(self, run: Run, jobs: list[RunJob], folders: dict[str, Run], numbers: dict[str, int]) -> Run:
-        """Enter a run with its jobs, and return it as it is in the index.
+    def _add(
+        self, run: Run, jobs: list[RunJob], by_folder: dict[str, Run], last_numbers: dict[str, int]
+    ) -> Run:
+        """Enter a run with its jobs, and return the run as the index has it.
 
-        `folders` has the runs that do not share their folder, by its path. `numbers` has the last number that
-        was added to each name.
+        `by_folder` has the runs that do not share their folders, by the folders' paths. `last_numbers` has
+        the last number that was added to each name, so that many runs with one name are entered fast.
         """
-        entered = None if run.shared else folders.get(run.path)
+        entered = None if run.shared else by_folder.get(run.path)
         if entered is None:
             runs_of_jobs = (self._jobs[job.key].run for job in jobs if job.key in self._jobs)
             entered = self._runs.get(next(runs_of_jobs, ""))
         if entered is None:
-            entered = run._replace(name=self._free_name(run.name, numbers))
+            entered = run._replace(name=self._free_name(run.name, last_numbers))
         elif entered.path != run.path and not os.access(entered.path, os.F_OK):
-            # The folder was moved. For jobs that Slurm had forgotten, the new folder may show how they ended.
+            # The folder was moved. Its logs may show how jobs without a state ended, so they are read again.
             entered = entered._replace(path=run.path)
             without_state = [job for job in self._jobs_of(entered.name) if not job.state]
             self._jobs |= {job.key: job._replace(ended=False) for job in without_state}
@@ -228,22 +247,22 @@ class Index:
         for job in jobs:
             self._jobs.setdefault(job.key, job._replace(run=entered.name))
         if not entered.shared:
-            folders[entered.path] = entered
+            by_folder[entered.path] = entered
         return entered
 
-    def _free_name(self, name: str, numbers: dict[str, int]) -> str:
-        """Return a name that no run has: `name`, or `name` with the next number."""
+    def _free_name(self, name: str, last_numbers: dict[str, int]) -> str:
+        """Return a name that no run has: `name`, or `name` with the next number, such as "ddp-2"."""
         if name not in self._runs:
             return name
-        number = numbers.get(name, 1) + 1
+        number = last_numbers.get(name, 1) + 1
         while f"{name}-{number}" in self._runs:
             number += 1
-        numbers[name] = number
+        last_numbers[name] = number
         return f"{name}-{number}"
 
     def _change(self, key: str, **fields: Any) -> None:
         """Change fields of a job; do nothing if another command has removed the job."""
-        with self._changing():
+        with self._locked_for_change():
             if job := self._jobs.get(key):
                 self._jobs[key] = job._replace(**fields)
 
@@ -251,7 +270,10 @@ class Index:
         return [job for job in self._jobs.values() if run is None or job.run == run]
 
     def _load(self) -> bytes:
-        """Read the file if it has changed; return its contents if they are damaged, else b""."""
+        """Read the file if another command has replaced it.
+
+        Return the contents of a damaged file, and b"" for a sound or a missing file.
+        """
         data = b""
         with self._as_document_error(), contextlib.suppress(FileNotFoundError):
             data = files.read_own(self.file, MAX_BYTES)
@@ -259,10 +281,10 @@ class Index:
             return b""
         checksum, _, text = data.partition(b"\n")
         is_intact = checksum == b"%d" % zlib.crc32(text)
-        runs_and_jobs = _runs_and_jobs(text) if is_intact else _runs_and_jobs_of_lines(data)
-        self._runs, self._jobs = runs_and_jobs or ({}, {})
-        self._data = data if runs_and_jobs else None
-        return b"" if runs_and_jobs else data
+        contents = _parsed(text) if is_intact else _parsed_journal(data)
+        self._runs, self._jobs = contents or ({}, {})
+        self._data = data if contents else None
+        return b"" if contents else data
 
     def _repair(self, data: bytes) -> None:
         """Set damaged data aside, and enter the runs in all folders that the data name."""
@@ -274,7 +296,8 @@ class Index:
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
         for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
-            self._add(run, jobs, {known.path: known for known in self._runs.values()}, {})
+            by_folder = {known.path: known for known in self._runs.values()}
+            self._add(run, jobs, by_folder, last_numbers={})
         what = (
             f"the index of runs was damaged. Its runs were entered again; the damaged file is kept as {aside}"
         )
@@ -282,12 +305,15 @@ class Index:
         self._note("  fix: if a run is missing, --scan of sbatchgen status takes the folder above it")
 
     @contextlib.contextmanager
-    def _changing(self, wait_s: float = WRITE_S) -> Iterator[None]:
-        """Lock the file against other commands, read and repair it, and write it at the end."""
+    def _locked_for_change(self, wait_s: float = SUBMISSION_LOCK_S) -> Iterator[None]:
+        """Lock the file against other commands and read it; write it when the context ends without an error.
+
+        A damaged file is repaired. Raises DocumentError if another command holds the lock for `wait_s`.
+        """
         with self._as_document_error(), files.locked(self.file.with_suffix(".lock"), wait_s):
             if damaged := self._load():
                 self._repair(damaged)
-            self._data = None  # after an error the file is read again
+            self._data = None  # after an error in the context, the next `_load` reads the file again
             yield
             text = json.dumps([[*self._runs.values()], [*self._jobs.values()]]).encode()
             data = b"%d\n%s" % (zlib.crc32(text), text)
@@ -296,6 +322,7 @@ class Index:
 
     @contextlib.contextmanager
     def _as_document_error(self) -> Iterator[None]:
+        """Raise a DocumentError with a fix in place of an OSError about the file or its lock."""
         try:
             yield
         except BlockingIOError as error:
@@ -311,11 +338,18 @@ def _files_of(run: Run, record: Record) -> list[Path]:
     """Return the files that belong to one job only: its script as it was submitted, and its logs."""
     from sbatchgen.jobs.runs.job_log import find_logs  # here, because a submission needs no logs
 
-    return [run.folder / f"job-{record.job}.slurm", *find_logs(record, errors=True)]
+    return [run.folder / f"job-{record.job}.slurm", *find_logs(record, with_stderr=True)]
 
 
-def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
-    """Return the runs by name and the jobs by key in the JSON of an index; None if it is malformed.
+class _Contents(NamedTuple):
+    """The contents of an index."""
+
+    runs: dict[str, Run]  # by their names
+    jobs: dict[str, RunJob]  # by their keys
+
+
+def _parsed(text: bytes) -> _Contents | None:
+    """Return the contents of an index from its line of JSON; None if the line is malformed.
 
     The types are checked by columns, because that is faster than a check of each row.
     """
@@ -330,22 +364,22 @@ def _runs_and_jobs(text: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | No
         is_sound = (
             all(folder.startswith("/") for folder in folders)
             and {*runs_of_jobs} <= {*run_names}
-            and all(0 <= seconds < records.LATEST for seconds in values[float])
+            and all(0 <= seconds < records.MAX_TIME_S for seconds in values[float])
         )
     except (ValueError, TypeError, RecursionError):
         return None
     if not is_sound or b"\0" in texts:
         return None
-    return (
+    return _Contents(
         {run.name: run for run in map(Run._make, runs)},
         {job.key: job for job in map(RunJob._make, jobs)},
     )
 
 
-def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJob]] | None:
-    """Return the runs and jobs in an index of version 0.2.0; None for other data.
+def _parsed_journal(data: bytes) -> _Contents | None:
+    """Return the contents of an index that version 0.2.0 wrote; None for other data.
 
-    A line of this index enters a run, enters or changes a job, or removes a job ("gone").
+    Each line of such an index is a change: it enters a run, enters or changes a job, or removes a job.
     """
     runs: dict[str, list[Any]] = {}
     jobs: dict[str, list[Any]] = {}
@@ -355,7 +389,7 @@ def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJ
             if checksum != b"%08x" % zlib.crc32(text):
                 return None
             change, *values = json.loads(text)
-            if change == "gone":
+            if change == "gone":  # the job was removed
                 jobs.pop(values[0], None)
             else:
                 {"run": runs, "job": jobs}[change][values[0]] = values
@@ -363,7 +397,7 @@ def _runs_and_jobs_of_lines(data: bytes) -> tuple[dict[str, Run], dict[str, RunJ
         return None
     runs_of_jobs = {job[1] for job in jobs.values()}
     with_jobs = [run for run in runs.values() if run[0] in runs_of_jobs]
-    return _runs_and_jobs(json.dumps([with_jobs, [*jobs.values()]]).encode())
+    return _parsed(json.dumps([with_jobs, [*jobs.values()]]).encode())
 
 
 def _columns(rows: list[list[Any]], types: Sequence[type]) -> list[tuple[Any, ...]]:
@@ -377,10 +411,10 @@ def _columns(rows: list[list[Any]], types: Sequence[type]) -> list[tuple[Any, ..
     return columns
 
 
-def scan(folder: Path, max_depth: int = 6) -> Iterator[tuple[Run, list[RunJob]] | None]:
-    """Yield the runs of this user in a folder and below it; None for each record of another user.
+def scan(folder: Path, max_depth: int = 6) -> Iterator[RunWithJobs | None]:
+    """Yield the runs of this user in a folder and below it, for `Index.add`; links are not followed.
 
-    Links are not followed.
+    Yield None for each record of another user, so that the caller can count these records.
     """
     me = os.geteuid()
     for path, subfolders, names in os.walk(folder):
@@ -396,12 +430,12 @@ def scan(folder: Path, max_depth: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
                 yield from _runs_in(inner)
 
 
-def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
+def _runs_in(folder: Path) -> Iterator[RunWithJobs]:
     """Yield the runs in a run folder, with their jobs, from its records."""
-    by_name: dict[str, list[Record]] = {}
+    records_by_run: dict[str, list[Record]] = {}
     for record in records.records(folder):
-        by_name.setdefault(record.run or records.run_name(record.name), []).append(record)
-    for name, submissions in by_name.items():
+        records_by_run.setdefault(record.run or records.run_name(record.name), []).append(record)
+    for name, submissions in records_by_run.items():
         oldest = submissions[0]
         run = Run(name=name, path=str(folder), shared=oldest.shared, created=oldest.submitted)
         jobs = [
@@ -410,4 +444,4 @@ def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
             )
             for record in submissions
         ]
-        yield run, jobs
+        yield RunWithJobs(run, jobs)

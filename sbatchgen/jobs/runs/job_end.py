@@ -1,13 +1,14 @@
-"""How a job ended, as Slurm, its logs and its run folder show: the facts from which a diagnosis is made."""
+"""Collects the facts about the end of a job, for its diagnosis: from Slurm, its logs and its run folder."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from sbatchgen.base.errors import Problem, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.runs import program_states
 from sbatchgen.jobs.runs.index import LOST, RunJob
-from sbatchgen.jobs.runs.job_log import last_start, newest_logs
+from sbatchgen.jobs.runs.job_log import NumberedLine, last_start, newest_logs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.record import Record, point_numbers, records
 from sbatchgen.jobs.runs.seen_jobs import is_local, time_before
@@ -18,7 +19,6 @@ from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
 # The last states of jobs that have not failed. A job is REVOKED if another cluster of a federation runs it.
 NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
 MAX_LINES = 20_000  # lines at the end of a log that are read
-Log = Sequence[tuple[int, str]]  # the last lines of a log, each after its number
 
 
 @frozen(kw_only=True)
@@ -32,35 +32,35 @@ class JobEnd:
     task: str  # the index of the task, or the number of the point; "" for a job without tasks
     folder: Path  # the run folder of the job or the task
     training: Progress | None  # how far the training came; None if it wrote nothing
-    logs: Mapping[str, Log]  # the ends of its newest logs, by their paths
+    logs: Mapping[str, Sequence[NumberedLine]]  # the last lines of its newest logs, by the logs' paths
     problems: Sequence[Problem]  # why something could not be read
 
     @property
-    def name(self) -> str:
-        """The name of its state; "" if it is not known."""
+    def state_name(self) -> str:
+        """Slurm's name of the state of the job or the task; "" if it is not known."""
         return self.row.state.name if self.row else self.job.state
 
     @property
-    def ended(self) -> bool:
-        """Whether it has ended."""
+    def has_ended(self) -> bool:
+        """Whether the job or the task has ended."""
         return self.row.state.ended if self.row else self.job.ended
 
     @property
-    def failed(self) -> bool:
-        """Whether it is known to have failed."""
-        return self.ended and has_failed(self.name, self.job, self.training)
+    def is_failure(self) -> bool:
+        """Whether the job or the task is known to have failed."""
+        return self.has_ended and has_failed(self.state_name, self.job, self.training)
 
 
 def read_end(
     state: RunState, job: RunJob, record: Record | None, task: str, environment: Mapping[str, str]
 ) -> JobEnd:
-    """Return how a job of a run ended; for an array or a sweep, how `task` or the first failed task ended."""
+    """Return the facts about the end of a job; of an array, about `task` or the first failed task."""
     rows, problems = _rows_of(state, job, environment)
-    in_turn = bool(record and record.one_training)
-    row = _row_of_task(rows, task, record.first if record else 0, in_turn=in_turn)
+    continues = bool(record and record.is_one_training)  # whether each task continues the task before it
+    row = _row_of_task(rows, task, record.first if record else 0, continues=continues)
     row = state.plain.row if state.plain else row
     task = task or (row.task if row else "")
-    folder = state.run.folder / task if task.isdecimal() and not in_turn else state.run.folder
+    folder = state.run.folder / task if task.isdecimal() and not continues else state.run.folder
     return JobEnd(
         state=state,
         job=job,
@@ -74,10 +74,17 @@ def read_end(
     )
 
 
-def job_of(state: RunState, task: str, job_id: str = "") -> tuple[RunJob | None, Record | None]:
-    """Return the newest job of a run and its record; None for each that is not known.
+class JobWithRecord(NamedTuple):
+    """A job of a run, and the record of its submission; None if they are not known."""
 
-    For a point of a sweep, this is the job with the id `job_id`, or else the newest job that has the point.
+    job: RunJob | None
+    record: Record | None
+
+
+def job_to_diagnose(state: RunState, task: str, job_id: str = "") -> JobWithRecord:
+    """Return the newest job of a run, or a job that ran the point `task` of a sweep.
+
+    Several jobs may have run the point. Of these, the job with the id `job_id` is chosen, or the newest.
     """
     if task.isdecimal() and state.sweep:
         jobs = {job.id: job for job in state.jobs}
@@ -88,26 +95,32 @@ def job_of(state: RunState, task: str, job_id: str = "") -> tuple[RunJob | None,
         ]
         chosen = [record for record in with_point if record.job == job_id] or with_point
         if chosen:
-            return jobs[chosen[0].job], chosen[0]
-    return state.last, submission(state, state.last.id) if state.last else None
+            return JobWithRecord(jobs[chosen[0].job], chosen[0])
+    return JobWithRecord(state.last_job, submission(state, state.last_job.id) if state.last_job else None)
 
 
-def _row_of_task(rows: Sequence[SlurmJob], task: str, first: int, *, in_turn: bool) -> SlurmJob | None:
-    """Return the row of a task. Without `task`, return the first row of a failed task, else the last row.
+def _row_of_task(
+    rows: Sequence[SlurmJob], task: str, first_point: int, *, continues: bool
+) -> SlurmJob | None:
+    """Return the row of a task; without `task`, the row of the first failed task, or else the last row.
 
-    `in_turn`: the tasks continue one training, one after the other, so the last task that ran counts.
-    `first`: the number of the sweep's point that index 0 of the array runs.
+    Args:
+        rows: Slurm's rows of the job.
+        task: The index of the task or the number of the point; "" for no certain task.
+        first_point: The number of the sweep's point that index 0 of the array runs.
+        continues: Whether each task continues the training of the task before it. Then the last task that ran
+            shows how the training ended.
     """
     if task.isdecimal():
-        return next((row for row in rows if row.task == str(int(task) - first)), None)
-    if in_turn and (ran := [row for row in rows if row.node_list or row.used_s]):
+        return next((row for row in rows if row.task == str(int(task) - first_point)), None)
+    if continues and (ran := [row for row in rows if row.node_list or row.used_s]):
         return max(ran, key=lambda row: row.start.timestamp() if row.start else 0)
     failed = (row for row in rows if row.state.ended and row.state.name not in NO_FAILURE)
     return next(failed, rows[-1] if rows else None)
 
 
 def has_failed(name: str, job: RunJob, training: Progress | None) -> bool:
-    """Return whether an ended job has failed: Slurm's name of its state says so, or its training does."""
+    """Return whether an ended job has failed, by Slurm's name of its state or by its training's report."""
     return (bool(name) and name not in NO_FAILURE) or training_failed(training, job)
 
 
@@ -116,10 +129,11 @@ def training_failed(training: Progress | None, job: RunJob) -> bool:
     return bool(training and training.state == "failed" and (training.time or 0) >= job.submitted)
 
 
-def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[tuple[int, str]]]:
-    """Return the ends of the newest logs; if a program of the job has failed, only the ends of its logs.
+def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[NumberedLine]]:
+    """Return the last lines of the newest logs, by the logs' paths.
 
-    The logs of the other programs report that the program has ended, but not why.
+    If a program of the job has failed, only its logs are read: they tell why the program has ended, and the
+    other logs only that it has.
     """
     program = state.failed_program
     paths = program_states.logs(state.run.folder).get(program.name) if program else None
@@ -130,14 +144,14 @@ def _logs(state: RunState, record: Record | None, task: str) -> dict[str, list[t
 def _rows_of(
     state: RunState, job: RunJob, environment: Mapping[str, str]
 ) -> tuple[list[SlurmJob], list[Problem]]:
-    """Return the rows of a job, a row for each task, and why something could not be read."""
+    """Return Slurm's rows of a job, one for each task, and problems with reading them or the logs."""
     if state.plain:
         return [*state.plain.rows], [Problem(text) for text in state.plain.problems]
     return _ask_for_rows(job, environment)
 
 
 def _ask_for_rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[SlurmJob], list[Problem]]:
-    """Ask squeue, and sacct if needed, about a job; return no rows if Slurm has forgotten the job."""
+    """Return the rows of a job by squeue, or else by sacct; none if Slurm has forgotten the job."""
     job_rows: list[SlurmJob] = []
     if is_local(job) or not job.id:
         return job_rows, []

@@ -1,8 +1,8 @@
-"""Lets a job save a last checkpoint before it is cancelled: writes the stop file, and waits.
+"""Lets a job save a last checkpoint before `cancel` cancels it.
 
 scancel may send TERM to all processes of a job, also to the process that is the file system of its container.
-A checkpoint that is saved after that may be lost. So the trainer first sees the stop file, saves and ends by
-itself.
+A checkpoint that is saved after that may be lost. So this module first writes the stop file and waits: the
+trainer sees the file, saves and ends by itself.
 """
 
 import contextlib
@@ -13,18 +13,18 @@ from typing import NamedTuple
 
 from sbatchgen.base import files
 from sbatchgen.jobs.inputs.document import MAX_BYTES
-from sbatchgen.jobs.runs.events import STATUS, number, read_object, some_events
+from sbatchgen.jobs.runs.events import STATUS, as_number, read_object, some_events
 from sbatchgen.jobs.runs.record import Record
-from sbatchgen.jobs.runs.stall import CLOCKS_S
+from sbatchgen.jobs.runs.stall import MAX_CLOCK_DIFFERENCE_S
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
-STOP = "stop"  # the stop file, in the run folder
-CANCELLED = b"cancelled\n"  # the text of a stop file after which the script does not start the training again
-MIN_WAIT_S = 60.0  # the least time that a trainer has to end
+STOP_FILE = "stop"  # the stop file, in the run folder
+CANCELLED_TEXT = b"cancelled\n"  # with this text, the script does not start the training again
+MIN_WAIT_S = 60.0  # how many seconds a trainer has to end at least
 WAIT_FACTOR = 3  # a trainer has this many times the time of its last step and its last save
-POLL_S, SQUEUE_POLL_S = 0.5, 4.0  # seconds between looks into the folders, and between calls of squeue
-STOP_VARIABLE = "SBATCHGEN_STOP_FILE"  # the source of a trainer that looks for the stop file has this name
-_DURATIONS = ("step_s", "save_s")  # fields of events: how long a step and a save took
+FOLDER_POLL_S, SQUEUE_POLL_S = 0.5, 4.0  # seconds between looks into the folders, and between calls of squeue
+STOP_VARIABLE = "SBATCHGEN_STOP_FILE"  # a trainer that looks for the stop file has this name in its source
+_DURATION_FIELDS = ("step_s", "save_s")  # fields of events: how long a step and a save took
 _TRAINING_EVENTS = ("start", "train", "epoch", "save")  # events of a training that has begun
 
 
@@ -36,59 +36,70 @@ class StoppedTraining(NamedTuple):
     keeps_stop_file: bool  # whether the stop file may stay, because the next start removes it
 
 
-def training_folders(record: Record, run_dir: Path, rows: Sequence[SlurmJob]) -> list[tuple[Path, SlurmJob]]:
-    """Return the run folders in which a job is training now, each with its row of squeue."""
+class RunningTraining(NamedTuple):
+    """A training that runs now."""
+
+    folder: Path  # its run folder; for a task of an array, the folder of the task
+    row: SlurmJob  # the row of squeue of its job or task
+
+
+def running_trainings(record: Record, run_dir: Path, rows: Sequence[SlurmJob]) -> list[RunningTraining]:
+    """Return the trainings of a job that run now: each task of an array may be a training of its own."""
     running = [row for row in rows if row.state.name == "RUNNING"]
-    if not record.array or record.one_training:
-        return [(run_dir, row) for row in running[:1]]
-    return [(run_dir / str(int(row.task) + record.first), row) for row in running if row.task.isdecimal()]
+    if not record.array or record.is_one_training:
+        return [RunningTraining(run_dir, row) for row in running[:1]]
+    tasks = [row for row in running if row.task.isdecimal()]
+    return [RunningTraining(run_dir / str(int(row.task) + record.first), row) for row in tasks]
 
 
 def ask_to_stop(record: Record, folder: Path, row: SlurmJob) -> StoppedTraining | None:
-    """Ask the training in a run folder to save and end; return None if it saves nothing or can't be asked."""
+    """Ask the training in a run folder to save and end, by the stop file.
+
+    Return None, and write nothing, if the trainer would not look for the file or has not begun to train.
+    """
     if not _looks_for_stop_file(record):
         return None
-    has_own_trainer = record.value("trainer")  # nothing tells whether the user's own trainer has begun
+    has_own_trainer = record.value("trainer")  # it may write no status, so it counts as begun
     if not has_own_trainer and not _has_begun(folder, time.time() - row.used_s):
         return None
     try:
-        files.put(folder / STOP, CANCELLED, mode=files.PRIVATE)
+        files.put(folder / STOP_FILE, CANCELLED_TEXT, mode=files.PRIVATE)
     except OSError:
         return None
     return StoppedTraining(folder, _max_wait_s(folder), keeps_stop_file=record.value("resume") != "off")
 
 
 def wait_for_end(trainings: Sequence[StoppedTraining], has_running_job: Callable[[], bool]) -> list[Path]:
-    """Wait until the jobs have ended; return the run folders of trainings that have not ended in their time.
+    """Wait until the jobs have ended; return the run folders of trainings that did not end in their time.
 
-    Launchers and containers end after the training, and have MIN_WAIT_S for it. `has_running_job` returns
-    whether a job still runs; it calls squeue, so it is called only every SQUEUE_POLL_S.
+    After the trainings, their launchers and containers have MIN_WAIT_S to end. `has_running_job` returns
+    whether a job still runs. It calls squeue, so this function calls it only every SQUEUE_POLL_S.
     """
     began = last_call = time.monotonic()
-    all_ended_s = float("inf")  # the seconds after which all trainings had ended
+    trainings_ended_s = float("inf")  # how many seconds passed until all trainings had ended
     while True:
-        left = [training for training in trainings if not _has_ended(training.folder)]
+        unfinished = [training for training in trainings if not _has_ended(training.folder)]
         passed_s = time.monotonic() - began
-        all_ended_s = float("inf") if left else min(all_ended_s, passed_s)
-        if left:
-            is_late = all(passed_s > training.max_wait_s for training in left)
+        trainings_ended_s = float("inf") if unfinished else min(trainings_ended_s, passed_s)
+        if unfinished:
+            is_late = all(passed_s > training.max_wait_s for training in unfinished)
         else:
-            is_late = passed_s - all_ended_s > MIN_WAIT_S
+            is_late = passed_s - trainings_ended_s > MIN_WAIT_S
         if is_late:
-            return [training.folder for training in left]
+            return [training.folder for training in unfinished]
         if time.monotonic() - last_call > SQUEUE_POLL_S:
             if not has_running_job():
                 return []
             last_call = time.monotonic()
-        time.sleep(POLL_S)
+        time.sleep(FOLDER_POLL_S)
 
 
 def remove_stop_files(trainings: Sequence[StoppedTraining]) -> None:
-    """Remove the stop files that the next start would not remove: they would end that start at once."""
+    """Remove the stop files that the next start would not remove; with them, it would end at once."""
     for training in trainings:
         if not training.keeps_stop_file:
             with contextlib.suppress(OSError):
-                (training.folder / STOP).unlink()
+                (training.folder / STOP_FILE).unlink()
 
 
 def _looks_for_stop_file(record: Record) -> bool:
@@ -105,19 +116,24 @@ def _looks_for_stop_file(record: Record) -> bool:
 
 
 def _has_begun(folder: Path, job_start: float) -> bool:
-    """Return whether the bundled trainer has begun to train since its job started, and has not ended."""
+    """Return whether the bundled trainer trains now: it has begun since its job started, and has not ended.
+
+    `job_start` is in seconds since 1970.
+    """
     if read_object(folder / STATUS).get("state") != "running":
         return False
     newest = (event for event in some_events(folder, from_end=True) if event["event"] in _TRAINING_EVENTS)
-    return any((number(event.get("time")) or 0.0) > job_start - CLOCKS_S for event in newest)
+    return any((as_number(event.get("time")) or 0.0) > job_start - MAX_CLOCK_DIFFERENCE_S for event in newest)
 
 
 def _has_ended(folder: Path) -> bool:
+    """Return whether the training in a run folder has reported its end."""
     return read_object(folder / STATUS).get("state") in ("preempted", "done", "failed")
 
 
 def _max_wait_s(folder: Path) -> float:
-    """Return how many seconds a training may take to end, by its last step and its last save."""
-    newest = some_events(folder, from_end=True)
-    last = {name: number(event.get(name)) or 0.0 for event in newest for name in _DURATIONS if name in event}
-    return max(MIN_WAIT_S, WAIT_FACTOR * sum(last.values()))
+    """Return how many seconds a training has to end, by the durations of its last step and its last save."""
+    durations_s: dict[str, float] = {}
+    for event in some_events(folder, from_end=True):
+        durations_s |= {name: as_number(event[name]) or 0.0 for name in _DURATION_FIELDS if name in event}
+    return max(MIN_WAIT_S, WAIT_FACTOR * sum(durations_s.values()))

@@ -1,4 +1,4 @@
-"""The points of a sweep, and the state of each, as its run folder and squeue show."""
+"""Finds the state of each point of a sweep, for `status`, by its folder and squeue; ranks the points."""
 
 import os
 import re
@@ -18,8 +18,9 @@ from sbatchgen.jobs.slurm.queue import SlurmJob
 
 POINTS_FILE = "points.csv"  # the file with the points, in the run folder
 EXIT_FILE = "exit"  # the file with the exit status of a point's last start, in the folder of the point
-DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"
-# Metrics of which less is better, by how a word of their names ends: val_loss, test/rmse, train-time.
+DONE, FAILED, STOPPED, NEW = "done", "failed", "stopped", "not submitted"  # states of points without a job
+# The names of metrics whose smaller values are better, such as val_loss, test/rmse and train-time: a word of
+# such a name ends so.
 _LOWER_IS_BETTER = re.compile(
     r"(?:loss|err|errors?|perplexity|ppl|mae|mse|nll|seconds|(?<![^\W_])(?:wall|run)?time)\d*(?![^\W_])",
     re.IGNORECASE,
@@ -32,15 +33,15 @@ class Point:
     """A point of a sweep, as it is now."""
 
     number: int  # its number, from 0
-    values: tuple[str, ...]  # the values of the sweep's parameters, in their order
+    values: tuple[str, ...]  # the values of the sweep's parameters, in the order of SweepState.names
     state: str  # DONE, FAILED, STOPPED or NEW; or a state of Slurm in plain words
     says: str = ""  # more about the state, such as "exit status 1"
     row: SlurmJob | None = None  # its row of squeue; None if it neither waits nor runs
     progress: Progress | None = None  # how far its training is; None if the training reports nothing
 
     @property
-    def live(self) -> bool:
-        """Whether it waits or runs."""
+    def is_active(self) -> bool:
+        """Whether the point waits or runs."""
         return self.row is not None
 
 
@@ -60,7 +61,7 @@ class SweepState:
         return numbers
 
     def metric(self, point: Point, name: str) -> float | None:
-        """Return a point's number for a metric or a parameter; None if it has none."""
+        """Return a point's value of a metric or a parameter; None if it has none, or it is not a number."""
         if name not in self.names:
             return point.progress.metrics.get(name) if point.progress else None
         try:
@@ -71,7 +72,7 @@ class SweepState:
     def sorted_by(self, name: str, *, reverse: bool = False) -> list[Point]:
         """Return the points sorted by a metric, the best first, or by a parameter, the smallest first.
 
-        Points without this number are excluded. Raises CommandLineError if no point has it.
+        Points without a value of `name` are excluded. Raises CommandLineError if no point has a value.
         """
         numbers = ((self.metric(point, name), point) for point in self.points)
         measured = [(number, point) for number, point in numbers if number is not None]
@@ -85,10 +86,10 @@ class SweepState:
         return [point for _, point in sorted(measured, key=lambda pair: pair[0], reverse=highest_first)]
 
     @property
-    def ranked(self) -> list[Point]:
-        """The points, the best first: by their best accuracy, or by the loss if no point has an accuracy.
+    def best_first(self) -> list[Point]:
+        """The points, the best first, sorted by their best accuracies.
 
-        Points without this number are excluded.
+        If no point has an accuracy, they are sorted by their losses. Points without a value are excluded.
         """
         trained = [(point.progress, point) for point in self.points if point.progress]
         by_accuracy = [(-progress.best, point) for progress, point in trained if progress.best is not None]
@@ -97,7 +98,7 @@ class SweepState:
 
 
 def read_sweep(run_dir: Path) -> Sweep | None:
-    """Return the sweep of a run folder; None if it has no sweep; DocumentError if the file can't be read."""
+    """Return the sweep of a run folder; None without a sweep. Raises DocumentError if it can't be read."""
     file = run_dir / POINTS_FILE
     return read_points(file) if os.path.lexists(file) else None
 
@@ -107,14 +108,14 @@ def sweep_state(
     run_dir: Path,
     records: Sequence[Record],
     rows: Iterable[SlurmJob],
-    only: str = "",
+    only_point: str = "",
 ) -> SweepState:
     """Return the state of a sweep, from its run folder, its submissions and their rows of squeue.
 
-    With `only`, the number of a point, the state has only this point.
+    With `only_point`, the number of a point, the state has no other point.
     """
     by_job = {record.job: record for record in records}
-    live = {
+    active_rows = {
         number: row
         for row in rows
         if str(row.job) in by_job and not row.state.ended
@@ -126,13 +127,13 @@ def sweep_state(
             by_point.setdefault(number, []).append(record)
     points = []
     for number, values in enumerate(sweep.points):
-        if only and str(number) != only:
+        if only_point and str(number) != only_point:
             continue
-        folder, submissions, row = run_dir / str(number), by_point.get(number, ()), live.get(number)
-        names = _names_in(folder)
+        folder, submissions, row = run_dir / str(number), by_point.get(number, ()), active_rows.get(number)
+        names = _names_in_folder(folder)
         state, says = row.state.words if row else NEW, ""
         if submissions and not row:
-            state, says = _last_state(folder, names)
+            state, says = _state_of_ended_point(folder, names)
         has_output = not names.isdisjoint((STATUS, EVENTS))
         if not has_output:
             has_output = any(newest_logs(record, str(number)) for record in submissions)
@@ -141,8 +142,11 @@ def sweep_state(
     return SweepState(sweep.names, tuple(points))
 
 
-def _names_in(folder: Path) -> frozenset[str]:
-    """Return the names in the folder of a point; the caller then opens only files that exist."""
+def _names_in_folder(folder: Path) -> frozenset[str]:
+    """Return the names in the folder of a point; none if there is no folder.
+
+    With them, the caller opens only files that exist. That is faster for a sweep with thousands of points.
+    """
     try:
         with os.scandir(folder) as entries:
             return frozenset(entry.name for entry in entries)
@@ -150,8 +154,11 @@ def _names_in(folder: Path) -> frozenset[str]:
         return frozenset()
 
 
-def _last_state(folder: Path, names: frozenset[str]) -> tuple[str, str]:
-    """Return the state of an ended point and more about it; `names` has the files in its folder."""
+def _state_of_ended_point(folder: Path, names: frozenset[str]) -> tuple[str, str]:
+    """Return the state of an ended point and more words about the state.
+
+    `names` has the names of the files in its folder.
+    """
     if EXIT_FILE not in names:
         return FAILED, "killed, or never started"
     try:

@@ -1,4 +1,7 @@
-"""The programs of a run with several programs: their states, which the job script writes, and their logs."""
+"""Finds the states and the logs of the programs of a job that has several programs.
+
+The job script writes a line into a file of the run folder whenever a program starts, is ready or ends.
+"""
 
 import contextlib
 import os
@@ -11,24 +14,25 @@ from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.texts import ProgramName
 
-FOLDER, STATES = "programs", "state"  # a folder in the run folder, and the file of states in it
-START = "job"  # the name with which the script marks the start of the job; no program has it
-MOST_BYTES = 64 << 10  # bytes at the end of the file of states that are read
+FOLDER, STATES = "programs", "state"  # a folder in the run folder, and the file in it with the states
+JOB_MARK = "job"  # a line with this name marks a start of the job; no program has this name
+MAX_BYTES = 64 << 10  # bytes at the end of the file of states that are read
 # A line of the file of states, such as "2026-01-31 08:00:00+0100 worker.3 failed on n1 ended with 137"
-_LINE = re.compile(
+_STATE_LINE = re.compile(
     r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[+-]\d{4})?) ([a-z0-9-]+)(\.\d{1,3})? "
     r"(starts|ready|late|ended|failed)(?: (.{1,500}))?\s*"
 )
+# The name of a program's log, with the number of its task: "worker.3.0.log"
 _LOG = re.compile(r"([a-z0-9-]+(?:\.\d{1,3})?)\.(\d{1,9})\.log")
-OPTIONAL = " (optional)"  # the words after an end that the job survives
-_NODES = re.compile(r"on (\S+) (.+)")  # where a program failed, and how: "on n1 ended with 137"
+OPTIONAL_SUFFIX = " (optional)"  # the last words about an end that the job survives
+_FAILED_ON = re.compile(r"on (\S+) (.+)")  # where a program failed, and how: "on n1 ended with 137"
 
 
 @frozen(kw_only=True)
 class ProgramState:
     """A program in the last state that the script of its job has reported."""
 
-    name: str  # its name; a replica has its number after it, as in worker.3
+    name: str  # the program's name; for a replica with its number, such as "worker.3"
     state: str  # "starts", "ready", "late" (not ready in time, which the job survives), "ended" or "failed"
     since: float  # when it came into this state, in seconds since 1970
     nodes: str  # the nodes on which it failed; "" for any other state
@@ -49,41 +53,45 @@ def read_programs(run_dir: Path, since: float) -> list[ProgramState]:
     """
     data, by_name = b"", dict[str, ProgramState]()
     with contextlib.suppress(OSError):
-        data = files.read_run_file(run_dir / FOLDER / STATES, MOST_BYTES, from_end=True)
-    for match in filter(None, map(_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
-        clock, name, number, state, why = match.groups("")
-        if name == START:
+        data = files.read_run_file(run_dir / FOLDER / STATES, MAX_BYTES, from_end=True)
+    for match in filter(None, map(_STATE_LINE.fullmatch, data.decode("utf-8", "replace").split("\n"))):
+        timestamp, name, number, state, why = match.groups("")
+        if name == JOB_MARK:
             by_name = {}
             continue
         with contextlib.suppress(ValueError, OverflowError):
-            began = _seconds(clock)
-            where = _NODES.fullmatch(why) if state == "failed" else None
-            nodes, why = where.groups() if where else ("", why)
+            began_s = _seconds_since_1970(timestamp)
+            failed_on = _FAILED_ON.fullmatch(why) if state == "failed" else None
+            nodes, why = failed_on.groups() if failed_on else ("", why)
             name = f"{ProgramName.parse(name)}{number}"
-            by_name[name] = ProgramState(name=name, state=state, since=began, nodes=nodes, why=why)
+            by_name[name] = ProgramState(name=name, state=state, since=began_s, nodes=nodes, why=why)
     return [state for state in by_name.values() if state.since >= since]
 
 
-def _seconds(clock: str) -> float:
-    """Return a node's time in seconds since 1970; a time without a zone, as 0.3.0 wrote it, is local."""
+def _seconds_since_1970(timestamp: str) -> float:
+    """Return the time in a line of states in seconds since 1970.
+
+    Scripts of version 0.3.0 wrote it without a time zone. Such a time is local.
+    """
     without_zone = "%Y-%m-%d %H:%M:%S"
-    zone = "%z" if len(clock) > len("2026-01-31 00:00:00") else ""
-    return datetime.strptime(clock, without_zone + zone).timestamp()  # noqa: DTZ007 - see above
+    zone = "%z" if len(timestamp) > len("2026-01-31 00:00:00") else ""
+    return datetime.strptime(timestamp, without_zone + zone).timestamp()  # noqa: DTZ007 - see above
 
 
 def program_that_ended_job(programs: Sequence[ProgramState]) -> ProgramState | None:
     """Return the program whose failure ended the job; None if no program failed.
 
-    The main program only reports how it ended, so it comes after programs that report a failure.
+    A program in the state "failed" is preferred. The main program is never in this state: it only reports how
+    it ended.
     """
     failed = [program for program in programs if program.state == "failed"]
-    required = [program for program in programs if not program.why.endswith(OPTIONAL)]
+    required = [program for program in programs if not program.why.endswith(OPTIONAL_SUFFIX)]
     ended = [program for program in required if program.state == "ended" and program.why != "with 0"]
     return next(iter([*failed, *ended]), None)
 
 
 def logs(run_dir: Path) -> dict[str, list[Path]]:
-    """Return the logs of each program by its name, a log for each task; the main program has none."""
+    """Return the logs of the programs by their names, one for each task; the main program has none."""
     by_program: dict[str, list[tuple[int, Path]]] = {}
     with contextlib.suppress(OSError), os.scandir(run_dir / FOLDER) as entries:
         for entry in entries:

@@ -1,7 +1,8 @@
-"""The record of a submission: a file in the run folder, job-4711.json next to the script job-4711.slurm.
+"""Reads and writes the records of submissions: job-4711.json in the run folder, beside job-4711.slurm.
 
-Until sbatch has answered, the file is submitting.json; if the command is killed, its key finds the job. Files
-that another user can write, and malformed files, are ignored.
+A record has the facts with which later commands find, explain and repeat the job. Until sbatch has answered,
+the file is submitting.json. If the command is killed meanwhile, the record's key finds the job in squeue.
+Files that another user can write, and malformed files, are ignored.
 """
 
 import contextlib
@@ -13,7 +14,7 @@ import re
 import types
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from sbatchgen import __version__
 from sbatchgen.base import files
@@ -24,14 +25,14 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.modes import MODES, Mode
 from sbatchgen.jobs.resolved.resolved_job import runs_one_by_one
 
-FORMAT = 1  # the format of the file; a change of the fields' meanings needs another
+FORMAT = 1  # the version of the file's format; it increases if a field gets another meaning
 MAX_BYTES = 4 << 20  # bytes of a record that are read
 SUBMITTING = "submitting.json"  # the file of a submission that sbatch has not answered yet
-MOST_TASKS = 4_000_001  # the largest MaxArraySize of slurm.conf(5)
-LATEST = 1 << 37  # seconds since 1970: the latest submission that a record may have; datetime can show it
+MAX_TASKS = 4_000_001  # the largest MaxArraySize of slurm.conf(5)
+MAX_TIME_S = 1 << 37  # seconds since 1970: a later time of submission is damaged; datetime can show this one
 # "job-4711.json", and "job-20261120-213805.json" of a run without Slurm
-_FILE = re.compile(r"job-([0-9]{1,19}|[0-9]{8}-[0-9]{6}(?:-[0-9]{1,9})?)\.json")
-_NOT_IN_NAMES = re.compile(r"[^\w.+-]+")
+_FILE_NAME = re.compile(r"job-([0-9]{1,19}|[0-9]{8}-[0-9]{6}(?:-[0-9]{1,9})?)\.json")
+_NOT_IN_RUN_NAME = re.compile(r"[^\w.+-]+")  # the space in "my job"
 
 
 @frozen(kw_only=True)
@@ -48,9 +49,9 @@ class ResolvedValue:
 class Code:
     """The code that a job runs."""
 
-    folder: str  # its folder; the root of the repository, if git knows it
+    folder: str  # the folder of the code; the root of the repository, if git knows it
     commit: str = ""  # the commit of git; "" without one
-    dirty: bool = False  # whether files that git knows differ from the commit
+    dirty: bool = False  # whether the files that git knows differ from the commit
     snapshot: str = ""  # the folder of the copy that the job runs; "" if it runs the files in `folder`
     files: int = 0  # the number of copied files
     size: int = 0  # the bytes of the copied files
@@ -65,7 +66,7 @@ class Code:
 
 
 def code_in(folder: Path) -> Code:
-    """Return the code in a folder, with its repository and commit if git knows the folder."""
+    """Return the facts about the code in a folder: its repository and commit, if git knows the folder."""
     root, commit = git(folder, "rev-parse", "--show-toplevel"), git(folder, "rev-parse", "--verify", "HEAD")
     if not root or not commit:
         return Code(folder=str(folder))
@@ -77,16 +78,23 @@ class Process:
     """The leader of the process group of a run without Slurm."""
 
     pid: int
-    born: int  # its start, in ticks since the machine's boot: a later process with this pid has another
+    born: int  # when it started, in ticks since the boot; a later process with the same pid has another time
     host: str  # the name of its machine
     boot: str  # Linux's id of the machine's boot
 
 
+class TypedWords(NamedTuple):
+    """The words of a command that renders a script."""
+
+    job: tuple[str, ...]  # the mode and the options
+    trainer: tuple[str, ...]  # the words after `--`, which are the trainer's arguments
+
+
 @frozen(kw_only=True)
 class Record:
-    """A submission that was accepted."""
+    """The facts about a submission, from which later commands find, explain and repeat the job."""
 
-    key: str = ""  # names the submission, also in the index
+    key: str = ""  # identifies the submission, also in the index and in the script's path
     run: str = ""  # the name of its run
     shared: bool  # whether several runs have their folders in the run's folder
     name: str  # the job's name
@@ -107,26 +115,26 @@ class Record:
     version: str = __version__  # the version of sbatchgen
     values: tuple[ResolvedValue, ...] = ()  # the values of the resolved job
     code: Code | None = None  # the code that it runs, if known
-    # A checksum and a name for each file of its trainer, as they were at the submission
+    # "CHECKSUM NAME" for each file of its trainer, as it was at the submission
     reads: tuple[str, ...] = ()
     surroundings: str = ""  # a checksum of the variables and settings files that its script and trainer name
     process: Process | None = None  # its process if it runs without Slurm
 
     @property
-    def typed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The words of its command after `sbatchgen render`, and the words for the trainer after `--`."""
+    def typed_words(self) -> TypedWords:
+        """The words of its command after `sbatchgen render`."""
         words = self.command[2:]
         cut = words.index("--") if "--" in words else len(words)
-        return words[:cut], words[cut + 1 :]
+        return TypedWords(words[:cut], words[cut + 1 :])
 
     @property
-    def one_training(self) -> bool:
-        """Whether it is an array (not a sweep) whose tasks, one after the other, continue one training."""
+    def is_one_training(self) -> bool:
+        """Whether the job is an array in which each task continues the training of the task before it."""
         return self.command[1:2] == ("render",) and runs_one_by_one(self.array)
 
     @property
-    def of_mode(self) -> Mode | None:
-        """Its mode; None for a finished script, or if the mode is not known."""
+    def known_mode(self) -> Mode | None:
+        """The mode of the job; None for a finished script, or if the mode is not known."""
         mode_in_command = "".join(self.command[2:3])  # "ddp" in "sbatchgen render ddp"
         return MODES.get(self.mode or mode_in_command)
 
@@ -134,43 +142,43 @@ class Record:
         """Return the value of a key or an option, such as "trainer" or "--time"; "" if it is not set."""
         return next((setting.value for setting in reversed(self.values) if setting.name == name), "")
 
-    def by_default(self, name: str) -> bool:
+    def has_default(self, name: str) -> bool:
         """Return whether a key or an option has its default value because no layer sets it."""
         return any(setting.name == name and setting.by == "default" for setting in self.values)
 
 
 def run_name(name: str) -> str:
     """Return the name of a run for a job's name: a word without characters that need quoting."""
-    return _NOT_IN_NAMES.sub("-", name).strip("-.") or "job"
+    return _NOT_IN_RUN_NAME.sub("-", name).strip("-.") or "job"
 
 
-def path(run_dir: Path, job: str) -> Path:
+def record_file(run_dir: Path, job: str) -> Path:
     """Return the file with the record of a job."""
     return run_dir / f"job-{job}.json"
 
 
-def begin(run_dir: Path, record: Record) -> None:
+def write_submitting(run_dir: Path, record: Record) -> None:
     """Write the record of a submission before sbatch is called; raises OSError."""
     _write(run_dir / SUBMITTING, record)
 
 
-def keep(run_dir: Path, record: Record) -> None:
+def write_accepted(run_dir: Path, record: Record) -> None:
     """Write the record of an accepted job; raises OSError.
 
-    On a full disk, the record that `begin` wrote is renamed.
+    On a full disk, the record that `write_submitting` wrote is renamed instead.
     """
     try:
-        _write(path(run_dir, record.job), record)
+        _write(record_file(run_dir, record.job), record)
     except OSError:
         if not (run_dir / SUBMITTING).exists():  # a run without Slurm
             raise
-        (run_dir / SUBMITTING).rename(path(run_dir, record.job))
+        (run_dir / SUBMITTING).rename(record_file(run_dir, record.job))
     else:
-        drop(run_dir)
+        remove_submitting(run_dir)
 
 
-def drop(run_dir: Path) -> None:
-    """Remove the record of a submission that was refused."""
+def remove_submitting(run_dir: Path) -> None:
+    """Remove the record that `write_submitting` wrote."""
     with contextlib.suppress(OSError):
         (run_dir / SUBMITTING).unlink()
 
@@ -180,25 +188,28 @@ def _write(file: Path, record: Record) -> None:
     files.put(file, text.encode() + b"\n", mode=files.PRIVATE)
 
 
-def submitting(run_dir: Path) -> Record | None:
-    """Return the record that `begin` wrote if its command was killed or sbatch's answer was lost."""
+def read_submitting(run_dir: Path) -> Record | None:
+    """Return the record that `write_submitting` wrote, if it is still there.
+
+    Then the command was killed, or sbatch's answer was lost.
+    """
     return _read(run_dir / SUBMITTING)
 
 
 def read_record(run_dir: Path, job: str) -> Record | None:
     """Return the record of a job; None if there is no valid one."""
-    return _read_accepted(path(run_dir, job))
+    return _read_accepted(record_file(run_dir, job))
 
 
 def _read_accepted(file: Path) -> Record | None:
-    """Return the record of an accepted job; its id is the one in the name of the file."""
-    name = _FILE.fullmatch(file.name)
+    """Return the record of an accepted job, with the job's id from the name of the file."""
+    name = _FILE_NAME.fullmatch(file.name)
     record = _read(file) if name else None
     return dataclasses.replace(record, job=name[1]) if name and record else None
 
 
 def _read(file: Path) -> Record | None:
-    """Return the record in a file; None if it can't be read, or if a value can't be right."""
+    """Return the record in a file; None if it can't be read, or if a value is impossible."""
     try:
         text = files.read_own(file, MAX_BYTES)
         if b"\\u0000" in text:  # no path, word or name has a NUL
@@ -211,7 +222,7 @@ def _read(file: Path) -> Record | None:
         return None
     words = (record.key, record.cluster, record.process.host if record.process else "")
     tasks = sum(map(len, indices(record.array) or ()))
-    in_range = 0 <= record.submitted < LATEST and tasks <= MOST_TASKS and 0 <= record.first <= MOST_TASKS
+    in_range = 0 <= record.submitted < MAX_TIME_S and tasks <= MAX_TASKS and 0 <= record.first <= MAX_TASKS
     has_valid_names = all(map(is_utf8, words)) and record.run in ("", run_name(record.run))
     return record if in_range and has_valid_names else None
 
@@ -221,42 +232,48 @@ def records(run_dir: Path) -> list[Record]:
     valid: list[Record] = []
     with contextlib.suppress(OSError):
         with os.scandir(run_dir) as entries:
-            named = [run_dir / entry.name for entry in entries if _FILE.fullmatch(entry.name)]
-        valid = [record for record in map(_read_accepted, named) if record]
+            record_files = [run_dir / entry.name for entry in entries if _FILE_NAME.fullmatch(entry.name)]
+        valid = [record for record in map(_read_accepted, record_files) if record]
     return sorted(valid, key=lambda record: (record.submitted, record.job))
 
 
-# Cached, because ten thousand records may be read.
-_hints: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
+# The types of a record's fields by their names; cached, because ten thousand records may be read
+_field_types: Callable[[Any], dict[str, Any]] = functools.cache(get_type_hints)
 
 
 def as_typed(value: Any, kind: Any) -> Any:
-    """Return a value of JSON as a type such as a record; raise TypeError or ValueError if it does not fit.
+    """Return a value of JSON as a value of the type `kind`, such as Record.
 
-    Keys that the type lacks are ignored: newer releases may have written them.
+    Keys that the type lacks are ignored, because a newer release may have written them. Raises TypeError or
+    ValueError if the value does not fit the type.
     """
     if dataclasses.is_dataclass(kind):
-        hints = _hints(kind)
+        types_by_name = _field_types(kind)
         if not isinstance(value, Mapping):
             raise TypeError(kind)
-        fields = {name: as_typed(item, hints[name]) for name, item in value.items() if name in hints}
+        fields = {
+            name: as_typed(item, types_by_name[name]) for name, item in value.items() if name in types_by_name
+        }
         return kind(**fields)  # type: ignore[operator]
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
     if origin is tuple:
         if not isinstance(value, list):
             raise TypeError(kind)
-        return tuple(as_typed(item, inner[0]) for item in value)
-    if origin in (Union, types.UnionType):
-        return None if value is None else as_typed(value, inner[0])
-    if kind is float and type(value) is int and abs(value) < LATEST:
+        return tuple(as_typed(item, arguments[0]) for item in value)
+    if origin in (Union, types.UnionType):  # "Code | None"
+        return None if value is None else as_typed(value, arguments[0])
+    if kind is float and type(value) is int and abs(value) < MAX_TIME_S:
         return float(value)
     if type(value) is not kind:
         raise TypeError(kind)
     return value
 
 
-def point_numbers(record: Record, array: str, most: int = MOST_TASKS) -> Iterable[int]:
-    """Yield the numbers, below `most`, of the points that array elements run: "3", "0-9%2" or "[5-9%2]"."""
+def point_numbers(record: Record, array: str, point_count: int = MAX_TASKS) -> Iterable[int]:
+    """Yield the numbers of the points of a sweep that elements of an array run, if below `point_count`.
+
+    `array` has the elements as Slurm writes them: "3", "0-9%2" or "[5-9%2]".
+    """
     for span in indices(array) or ():
-        end = min(span.stop, most - record.first)
+        end = min(span.stop, point_count - record.first)
         yield from (record.first + index for index in range(span.start, end, span.step))

@@ -1,7 +1,8 @@
-"""The snapshot: a copy of the code for a job, so that the job does not run what people edit while it waits.
+"""Plans and makes snapshots: copies of the code of jobs, for `submit --snapshot`.
 
-The copy is in the run folder. It has the files that git knows, byte for byte as they are in the working tree,
-and the files that --snapshot-file names.
+A job that runs a snapshot is not changed by later edits of the code, which its user may make while the job
+waits. The snapshot is in the run folder. It has the files that git knows, byte for byte as they are in the
+working tree, and the files that --snapshot-file names.
 """
 
 import contextlib
@@ -23,167 +24,202 @@ from sbatchgen.base.quoting import word
 from sbatchgen.check.script.trainer_name import trainer_is_file
 from sbatchgen.check.script.trainer_source import TrainerSource
 from sbatchgen.jobs.resolved.resolved_job import SNAPSHOT_CODE, ResolvedJob
-from sbatchgen.jobs.runs.folder_check import error
+from sbatchgen.jobs.runs.folder_check import error_at
 from sbatchgen.jobs.runs.record import Code, code_in
 
-MAX_BYTES = 256 << 20  # bytes of all files of a snapshot
-MAX_FILES = 50_000
-MAX_SETTINGS = 1 << 16  # bytes of a settings file that are searched for paths
+MAX_BYTES = 256 << 20  # the largest size of a snapshot: the bytes of all its files together
+MAX_FILES = 50_000  # the most files that a snapshot may have
+MAX_SETTINGS_BYTES = 1 << 16  # bytes of a settings file that are searched for names of other files
 _SETTINGS_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _RELATIVE_PATH = re.compile(r"(?<![\w./-])\w[\w.-]*(?:/[\w.-]+)*/?")  # "data/train.csv"
-# Folders that programs usually write, not read
-_WRITTEN = ("runs", "logs", "wandb", "outputs", "checkpoints", "lightning_logs", "mlruns", "venv", "env")
-_OPEN_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC  # only a new file
+# Folders that programs usually write, not read. A snapshot needs no copy of them.
+_OUTPUT_FOLDERS = (
+    "runs",
+    "logs",
+    "wandb",
+    "outputs",
+    "checkpoints",
+    "lightning_logs",
+    "mlruns",
+    "venv",
+    "env",
+)
+# Flags of open(2) that make a new file, and fail if there is a file or a link with this name
+_NEW_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @frozen(kw_only=True)
 class Snapshot:
-    """A snapshot that is planned: the files to be copied, and the folder for the copies."""
+    """A planned snapshot: the files to copy, and the folder for the copies. `copy` makes it."""
 
-    place: Path  # the folder of the copies
+    copy_folder: Path  # the folder that the copies get; it does not exist before `copy`
     root: Path  # the root of the repository
-    inside: str  # the job's working folder in the root; "" for the root itself
-    sources: Mapping[str, os.stat_result]  # the status of each file, by its name in the root
-    package: Path | None  # the folder that holds the training package, if the package is also copied
+    work_dir: str  # the job's working folder, relative to the root; "" for the root itself
+    # The files to copy by their paths relative to the root, with their status at the review
+    sources: Mapping[str, os.stat_result]
+    package: Path | None  # the folder that holds the training package; None if the package is not copied
     code: Code  # the commit, and the number and size of the files
 
     @property
-    def folder(self) -> Path:
-        """The job's working folder in the copy."""
-        return self.place / self.inside
+    def copied_work_dir(self) -> Path:
+        """The copy of the job's working folder, in which the job runs."""
+        return self.copy_folder / self.work_dir
 
     def copy(self) -> None:
-        """Copy all files; raise DocumentError, without a copy, if one can't be copied or was changed."""
+        """Make the snapshot.
+
+        Raises DocumentError if a file can't be copied, or was changed since the review. Then there is no
+        snapshot.
+        """
         from sbatchgen.base.machine.temporary import temporary_folder  # a review needs no temporary folder
 
         try:
-            with temporary_folder(".sbatchgen-snapshot-", within=self.place.parent) as made:
-                copy = made / "code"
-                copy.mkdir(mode=0o700)  # others may not be able to read the original folder
+            with temporary_folder(".sbatchgen-snapshot-", within=self.copy_folder.parent) as temporary:
+                unfinished = temporary / "code"
+                unfinished.mkdir(mode=0o700)  # others may not be able to read the original folder
                 for name, status in self.sources.items():
-                    _copy(self.root, name, copy / name, status, self)
-                (copy / self.inside).mkdir(parents=True, exist_ok=True)
+                    _copy(self.root, name, unfinished / name, status, self)
+                (unfinished / self.work_dir).mkdir(parents=True, exist_ok=True)
                 if self.package:
-                    for name in _below(self.package / "training", self.package):
-                        to = copy / self.inside / SNAPSHOT_CODE / name
-                        _copy(self.package, name, to, (self.package / name).lstat(), self)
-                copy.rename(self.place)
+                    for name in _files_below(self.package / "training", self.package):
+                        destination = unfinished / self.work_dir / SNAPSHOT_CODE / name
+                        _copy(self.package, name, destination, (self.package / name).lstat(), self)
+                unfinished.rename(self.copy_folder)
         except OSError as problem:
-            what = f"can't copy the code to {self.place}: {problem.strerror}: {problem.filename or ''}"
+            what = f"can't copy the code to {self.copy_folder}: {problem.strerror}: {problem.filename or ''}"
             fix = "make room there, or another --run-dir"
             raise DocumentError.of(what.removesuffix(": "), fix=fix) from problem
 
 
-def find_code(folder: Path, place: Path, named: Sequence[str], package: Path | None) -> Snapshot:
-    """Return the planned snapshot of the code in a folder, with the training `package`.
+def plan_snapshot(
+    work_dir: Path, copy_folder: Path, extra_files: Sequence[str], package: Path | None
+) -> Snapshot:
+    """Plan a snapshot of the repository that holds a job's working folder; nothing is copied yet.
 
-    The copies will be in `place`. The user has `named` further files, which git does not know. Raises
-    DocumentError if git does not know the folder, or if the files are too many or too large.
+    Raises DocumentError if git does not know the folder, or if the files are too many or too large.
+
+    Args:
+        work_dir: The job's working folder.
+        copy_folder: The folder that the copies will get.
+        extra_files: The values of --snapshot-file: files and folders to copy that git does not know.
+        package: The folder that holds the training package; None if the package is not copied.
     """
-    top = git(folder, "rev-parse", "--show-toplevel")
-    inside = git(folder, "rev-parse", "--show-prefix")
+    top = git(work_dir, "rev-parse", "--show-toplevel")
+    work_dir_in_top = git(work_dir, "rev-parse", "--show-prefix")
     names = _names_known_to_git(Path(top), set()) if top else None
-    if not top or inside is None or names is None:
-        if ignored := refusal(folder):
+    if not top or work_dir_in_top is None or names is None:
+        if ignored := refusal(work_dir):
             what = f"--snapshot copies what git knows, and git is not asked: {ignored.what}"
             raise DocumentError.of(what, at=ignored.at, fix=ignored.fix)
-        fix = f"see what git says: git -C {word(str(folder))} status; or submit without --snapshot"
-        raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {folder}", fix=fix)
+        fix = f"see what git says: git -C {word(str(work_dir))} status; or submit without --snapshot"
+        raise DocumentError.of(f"--snapshot copies what git knows, and git does not know {work_dir}", fix=fix)
     root, sources = Path(top), {}
-    for name in [*names, *_named_files(root, named)]:
+    for name in [*names, *_paths_of_extra_files(root, extra_files)]:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # git still knows deleted files
-            if _is_inside(root, name):
-                sources[name] = _status(root / name)
+            if _is_below_without_link(root, name):
+                sources[name] = _checked_status(root / name)
     size = _checked_size(root, sources)
-    added = ", ".join(named)
-    code = replace(code_in(folder), snapshot=str(place), files=len(sources), size=size, added=added)
+    added = ", ".join(extra_files)
+    code = replace(code_in(work_dir), snapshot=str(copy_folder), files=len(sources), size=size, added=added)
     return Snapshot(
-        place=place, root=root, inside=inside.removesuffix("/"), sources=sources, package=package, code=code
+        copy_folder=copy_folder,
+        root=root,
+        work_dir=work_dir_in_top.removesuffix("/"),
+        sources=sources,
+        package=package,
+        code=code,
     )
 
 
-def _names_known_to_git(root: Path, seen: set[str]) -> list[str] | None:
-    """Return the names that git knows below a folder, also in its submodules; None if git does not answer.
+def _names_known_to_git(root: Path, read_roots: set[str]) -> list[str] | None:
+    """Return the paths of the files that git knows in a repository and its submodules, relative to its root.
 
-    `seen` has the roots that were already read. `git ls-files --recurse-submodules` is not used because it
-    reads the configuration of each submodule.
+    Return None if git does not answer. `read_roots` has the roots of the repositories that were already read.
+    `git ls-files --recurse-submodules` would read the configuration of each submodule without the checks of
+    the function `git`. So this function asks git about each submodule.
     """
-    seen.add(os.path.realpath(root))  # links may lead in a circle
-    listed = git(root, "ls-files", "-z", "--stage")
-    if listed is None:
+    read_roots.add(os.path.realpath(root))  # links may lead in a circle
+    listed_files = git(root, "ls-files", "-z", "--stage")  # "100644 HASH 0\tNAME" for each file
+    if listed_files is None:
         return None
-    listing = (
+    listed_submodules = (  # "submodule.NAME.path\nPATH" for each submodule
         git(root, "config", "--file", ".gitmodules", "-z", "--get-regexp", r"^submodule\..*\.path$") or ""
     )
-    modules = {entry.partition("\n")[2] for entry in listing.split("\0")}
+    submodules = {entry.partition("\n")[2] for entry in listed_submodules.split("\0")}
     names = []
-    for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed.split("\0") if entry):
-        module = root / name
-        is_new = os.path.lexists(module / ".git") and os.path.realpath(module) not in seen
-        names_in_module = None
-        if name in modules and is_new and _is_inside(root, name):
-            names_in_module = _names_known_to_git(module, seen)
-        names += [name] if names_in_module is None else [f"{name}/{inner}" for inner in names_in_module]
+    for name in dict.fromkeys(entry.partition("\t")[2] for entry in listed_files.split("\0") if entry):
+        path = root / name
+        is_unread_repository = os.path.lexists(path / ".git") and os.path.realpath(path) not in read_roots
+        names_in_submodule = None
+        if name in submodules and is_unread_repository and _is_below_without_link(root, name):
+            names_in_submodule = _names_known_to_git(path, read_roots)
+        names += [name] if names_in_submodule is None else [f"{name}/{file}" for file in names_in_submodule]
     return names
 
 
-def missing_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
-    """Yield an error if the trainer is a file of the repository that the job would not run from the snapshot.
+def errors_about_trainer(resolved: ResolvedJob, snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield an error if the job would not run the snapshot's copy of its trainer.
 
-    Either the snapshot lacks the file, or the job names it by its absolute path in the repository.
+    Either the snapshot lacks the trainer's file, or the job names the file by its absolute path in the
+    repository. A trainer outside the repository is not an error.
     """
     if not resolved.trainer or not trainer_is_file(resolved.trainer):
         return
-    working = snapshot.root / snapshot.inside
-    path = working / resolved.trainer
+    work_dir = snapshot.root / snapshot.work_dir
+    path = work_dir / resolved.trainer
     names = {os.path.relpath(file, snapshot.root) for file in (path, os.path.realpath(path))}
     if resolved.trainer.startswith("/") and not any(name.startswith("../") for name in names):
-        fix = f"--trainer {word(os.path.relpath(path, working))}"
-        yield error(resolved, "trainer", f"the job would run {path} as it is then, not the snapshot's", fix)
+        fix = f"--trainer {word(os.path.relpath(path, work_dir))}"
+        yield error_at(resolved, "trainer", f"the job would run {path}, not its copy in the snapshot", fix)
     elif not resolved.trainer.startswith("/") and path.exists() and not names & snapshot.sources.keys():
         name = word(resolved.trainer)
         fix = f"git add {name}; or --snapshot-file {name}"
-        yield error(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
+        yield error_at(resolved, "trainer", f"git does not know {path}: it is not in the snapshot", fix)
 
 
-def missing_inputs(
+def warnings_about_inputs(
     resolved: ResolvedJob, snapshot: Snapshot, source: TrainerSource | None
 ) -> Iterator[Finding]:
-    """Yield a warning for each existing file or folder that the trainer names and that the snapshot lacks.
+    """Yield a warning for each existing file or folder that the trainer may read and that the snapshot lacks.
 
-    The names are in its arguments, in settings files that the arguments name, and in its source. Files that
-    the trainer saves are excluded.
+    The names of these files are in the trainer's arguments, in settings files that the arguments name, and in
+    the trainer's source. Files that the trainer saves are excluded.
     """
-    working = snapshot.root / snapshot.inside
-    saved = {file.name for file in source.saved_files} if source else set[str]()
-    lacking: dict[str, str] = {}  # paths that the snapshot lacks, each with the place that names it
-    for where, name in _names(resolved, working, source):
-        path = Path(os.path.normpath(working / name))
+    work_dir = snapshot.root / snapshot.work_dir
+    saved_names = {file.name for file in source.saved_files} if source else set[str]()
+    missing: dict[str, str] = {}  # paths that the snapshot lacks, each with the place that names it
+    for where, name in _possible_inputs(resolved, work_dir, source):
+        path = Path(os.path.normpath(work_dir / name))
         in_root = os.path.relpath(path, snapshot.root)
         copied = snapshot.sources
         is_copied = in_root in copied or any(file.startswith(f"{in_root}/") for file in copied)
-        if not is_copied and not in_root.startswith("..") and name not in saved and _has_content(path):
-            lacking.setdefault(os.path.relpath(path, working), where)
-    for name, where in lacking.items():  # a folder stands for the files in it
-        if not any(f"{name}/".startswith(f"{other}/") for other in lacking if other != name):
+        if not is_copied and not in_root.startswith("..") and name not in saved_names and _has_content(path):
+            missing.setdefault(os.path.relpath(path, work_dir), where)
+    for name, where in missing.items():  # a missing folder stands for the files in it
+        if not any(f"{name}/".startswith(f"{other}/") for other in missing if other != name):
             what = f"{where} names {name}, which git does not know: it is not in the snapshot"
             fix = f"--snapshot-file {word(name)}; or give the trainer its whole path, as for large data"
             problem = Problem(what, str(resolved.origin("trainer")), fix)
             yield Finding("warning", problem)
 
 
-def _names(resolved: ResolvedJob, working: Path, source: TrainerSource | None) -> Iterator[tuple[str, str]]:
-    """Yield the words that may be paths of files that the trainer reads, each after the place of the word."""
+def _possible_inputs(
+    resolved: ResolvedJob, work_dir: Path, source: TrainerSource | None
+) -> Iterator[tuple[str, str]]:
+    """Yield words that may be the path of a file that the trainer reads.
+
+    Before each word comes the place that names it: "an argument", a settings file or the trainer.
+    """
     for arg in map(str, resolved.args):
         name = arg.partition("=")[2] if arg.startswith("-") else arg
         if _RELATIVE_PATH.fullmatch(name):
             yield "an argument", name
         if _RELATIVE_PATH.fullmatch(name) and name.endswith(_SETTINGS_SUFFIXES):
             with contextlib.suppress(OSError):
-                text = files.read_file(working / name, MAX_SETTINGS).decode("utf-8", "replace")
+                text = files.read_file(work_dir / name, MAX_SETTINGS_BYTES).decode("utf-8", "replace")
                 yield from ((name, path) for path in dict.fromkeys(_RELATIVE_PATH.findall(text)))
     for name in dict.fromkeys(source.words.split("\n") if source else ()):
-        if _RELATIVE_PATH.fullmatch(name) and name not in _WRITTEN:
+        if _RELATIVE_PATH.fullmatch(name) and name not in _OUTPUT_FOLDERS:
             yield str(resolved.trainer), name
 
 
@@ -194,30 +230,34 @@ def _has_content(path: Path) -> bool:
     return False
 
 
-def _named_files(root: Path, named: Sequence[str]) -> Iterator[str]:
-    """Yield the files that the user named, and those in the named folders, as names in the root."""
-    for path in map(Path, named):
+def _paths_of_extra_files(root: Path, extra_files: Sequence[str]) -> Iterator[str]:
+    """Yield the files that --snapshot-file names, relative to the root; for a folder, all files below it.
+
+    Raises DocumentError if a file is missing or outside the root.
+    """
+    for path in map(Path, extra_files):
         name = os.path.relpath(path.parent.resolve() / path.name, root)
         if PurePath(name).parts[:1] == ("..",) or not os.path.lexists(path):
             what = f"there is no {path}" if not os.path.lexists(path) else f"{path} is not in {root}"
             raise DocumentError.of(what, at="--snapshot-file", fix="name a file or folder of the repository")
-        yield from _below(root / name, root) if path.is_dir() and not path.is_symlink() else [name]
+        yield from _files_below(root / name, root) if path.is_dir() and not path.is_symlink() else [name]
 
 
-def _below(folder: Path, root: Path) -> Iterator[str]:
-    """Yield the files in a folder and below it, as paths relative to the root."""
-    for at, folders, names in os.walk(folder):
+def _files_below(folder: Path, root: Path) -> Iterator[str]:
+    """Yield the files and links in a folder and below it, as paths relative to the root."""
+    for parent, folders, names in os.walk(folder):
         folders[:] = sorted({*folders} - {"__pycache__", ".git"})
-        links = [name for name in folders if (Path(at) / name).is_symlink()]
+        links = [name for name in folders if (Path(parent) / name).is_symlink()]
         for name in sorted([*names, *links]):
-            yield os.path.relpath(Path(at) / name, root)
+            yield os.path.relpath(Path(parent) / name, root)
 
 
-def _is_inside(root: Path, name: str) -> bool:
-    """Return whether a name leads into the root without a link; git treats files below a link as deleted.
+def _is_below_without_link(root: Path, name: str) -> bool:
+    """Return whether no folder on the way from the root to a file is a link.
 
-    Raises DocumentError for a name with ".." or an absolute one, because its copy would be outside the
-    snapshot. The index of a copied repository may have such names, and git prints them as they are.
+    git treats files below a link as deleted. Raises DocumentError for an absolute name and for a name with
+    "..", because the copy would be outside the snapshot. The index of a repository from a stranger may have
+    such names, and git prints them unchanged.
     """
     path = PurePath(name)
     if path.is_absolute() or ".." in path.parts:
@@ -226,8 +266,8 @@ def _is_inside(root: Path, name: str) -> bool:
     return not any((root / folder).is_symlink() for folder in path.parents)
 
 
-def _status(path: Path) -> os.stat_result:
-    """Return the status of a file or a link; raise DocumentError for anything else."""
+def _checked_status(path: Path) -> os.stat_result:
+    """Return the status of a file or a link; raise DocumentError for a folder, a FIFO or a device."""
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
         if stat.S_ISDIR(status.st_mode):
@@ -250,23 +290,26 @@ def _checked_size(root: Path, sources: Mapping[str, os.stat_result]) -> int:
     return size
 
 
-def _copy(root: Path, name: str, to: Path, status: os.stat_result, snapshot: Snapshot) -> None:
-    """Copy a file or a link, with the mode of the source unless the umask forbids it.
+def _copy(root: Path, name: str, destination: Path, status: os.stat_result, snapshot: Snapshot) -> None:
+    """Copy a file or a link below `root`.
 
-    `status` is the status of the source at the review. Folders are opened without following links: somebody
-    who can write a folder of the code could replace it with a link to files that only the user can read.
+    The copy gets the mode of the source, limited by the umask. `status` is the status of the source at
+    the review. Folders are opened without following links, because somebody who can write a folder of the
+    code could replace it with a link to files that only the user can read.
     """
-    to.parent.mkdir(parents=True, exist_ok=True)
+    destination.parent.mkdir(parents=True, exist_ok=True)
     source = root / name
     try:
         with files.folder_below(root, PurePath(name).parent) as folder:
             if stat.S_ISLNK(status.st_mode):
-                to.symlink_to(_target(source, os.readlink(source.name, dir_fd=folder), snapshot))
+                target_text = os.readlink(source.name, dir_fd=folder)
+                destination.symlink_to(_target_of_copied_link(source, target_text, snapshot))
             else:
                 mode = stat.S_IRUSR | stat.S_IWUSR | stat.S_IMODE(status.st_mode) & 0o777
                 with files.open_regular(Path(source.name), os.O_NOFOLLOW, at=folder) as old:
                     _refuse_changed(source, os.fstat(old.fileno()), status)
-                    with open(os.open(to, _OPEN_NEW, mode), "wb") as new:  # noqa: PTH123 - with a mode
+                    new_file = os.open(destination, _NEW_FILE_FLAGS, mode)
+                    with open(new_file, "wb") as new:  # noqa: PTH123 - an open file with a mode
                         shutil.copyfileobj(old, new)
             _refuse_changed(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
     except OSError as error:
@@ -288,9 +331,12 @@ def _changed_meanwhile(source: Path) -> SbatchgenError:
     return DocumentError.of(what, fix="submit again")
 
 
-def _target(link: Path, text: str, snapshot: Snapshot) -> str:
-    """Return where the copy of a link leads: to the copy of its target, or else to the target itself."""
-    target = os.path.normpath(link.parent / text)
+def _target_of_copied_link(link: Path, target_text: str, snapshot: Snapshot) -> str:
+    """Return the target that the copy of a link gets, from the text in the original link.
+
+    The copy leads to the copy of the original target if the snapshot has one; else to the target itself.
+    """
+    target = os.path.normpath(link.parent / target_text)
     name = os.path.relpath(target, snapshot.root)
     is_copied = name == "." or any(f"{source}/".startswith(f"{name}/") for source in snapshot.sources)
     return os.path.relpath(target, link.parent) if is_copied else target

@@ -1,7 +1,8 @@
-"""The stall of a run: how long the run has given no sign of life, compared with its usual pause.
+"""Finds out whether a run stands still: whether its last sign of life is long ago for this run.
 
-Signs of life are new lines in its logs and new files in its run folder. Events have times, and so do many
-lines of logs. For a log without times, only the mean pause is known, from the number of its lines.
+Signs of life are new lines in the run's logs and new files in its run folder. The times of events and of
+lines in the logs show the pauses that are usual for the run. For a log without times, only the mean pause is
+known, from the number of its lines. This module also reads the report of a hang, which names the rank.
 """
 
 import contextlib
@@ -16,21 +17,22 @@ from typing import NamedTuple
 
 from sbatchgen.base.quoting import one_line
 from sbatchgen.base.units import in_units
-from sbatchgen.jobs.runs.events import EVENTS, number, read_object, some_events
+from sbatchgen.jobs.runs.events import EVENTS, as_number, read_object, some_events
 from sbatchgen.jobs.runs.failure import lines_before_end
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
 from sbatchgen.jobs.runs.record import Record
 
 MAX_LINES = 2000  # lines at the end of a log that are read
-QUIET_S = 120.0  # a program that is silent for a shorter time does not stand still
-SILENT_S = 600.0  # the same for a program that has printed nothing yet: it may import or download
-LONGEST_FACTOR = 4  # a run stands still after this many times its longest pause so far
-MEAN_FACTOR = 20  # the factor for the mean pause, if only that is known
-MIN_PAUSES = 4  # pauses that are needed to know what is usual
-HANG = "hang.json"  # the file in which the training package's launchers report which rank hangs, and where
-HANGS = "hangs: "  # the start of the words about a hang
-MAX_REPORT = 600  # characters of the report that are shown
-CLOCKS_S = 120.0  # how many seconds the clocks of a cluster may differ
+MIN_STALL_S = 120.0  # a program that is silent for a shorter time does not stand still
+# The same for a program that has printed little or nothing so far: it may import or download
+MIN_FIRST_STALL_S = 600.0
+LONGEST_PAUSE_FACTOR = 4  # a run stands still after this many times its longest pause so far
+MEAN_PAUSE_FACTOR = 20  # the same for the mean pause, if only the mean is known
+MIN_PAUSES = 4  # with fewer pauses, it is not known which pauses are usual
+HANG_FILE = "hang.json"  # in this file the training package's launchers report which rank hangs, and where
+HANGS_PREFIX = "hangs: "  # the words about a hang begin with it
+MAX_REPORT_CHARS = 600  # characters of the report of a hang that are shown
+MAX_CLOCK_DIFFERENCE_S = 120.0  # how many seconds the clocks of a cluster may differ
 _TIMESTAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
 # Lines that Slurm writes into a log: no signs of life
 _SLURM_LINE = re.compile(r"slurmstepd|srun: |\[\d{4}-\d\d-\d\dT[\d:.]+\] error:")
@@ -50,66 +52,70 @@ class Stall(NamedTuple):
 
 
 def hang(folder: Path, started: float, ended: float | None = None) -> str:
-    """Return which rank of a job hangs, as the job's watcher reports; "" without a hang.
+    """Return which rank of a job hangs, as the launcher's watcher reports in a run folder; "" without a hang.
 
-    `started` and `ended` are the job's times. A report from another time is about another job of the folder.
+    `started` and `ended` are the job's times; `ended` is None while it runs. A report from another time is
+    about another job of the folder.
     """
-    report = read_object(folder / HANG)
-    says, seen = report.get("says"), number(report.get("time"))
+    report = read_object(folder / HANG_FILE)
+    says, seen = report.get("says"), as_number(report.get("time"))
     if not isinstance(says, str) or seen is None:
         return ""
-    is_about_job = started - CLOCKS_S <= seen and (ended is None or seen <= ended + CLOCKS_S)
+    is_about_job = started - MAX_CLOCK_DIFFERENCE_S <= seen and (
+        ended is None or seen <= ended + MAX_CLOCK_DIFFERENCE_S
+    )
     ago = "" if ended is not None else f", seen {in_units(max(0.0, time.time() - seen))} ago"
-    return f"{HANGS}{one_line(says[:MAX_REPORT])}{ago}" if is_about_job else ""
+    return f"{HANGS_PREFIX}{one_line(says[:MAX_REPORT_CHARS])}{ago}" if is_about_job else ""
 
 
 def stalled_for(record: Record, folder: Path, started: float, now: float) -> Stall | None:
-    """Return the stall of a run that started at a time; None if the run does not stand still."""
+    """Return the stall of a run that runs since `started`; None if the run does not stand still."""
     logs = newest_logs(record)
     file_times = []
     for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # the training writes these
         with contextlib.suppress(OSError):
             file_times.append(path.stat().st_mtime)
     lines = [line for path in logs for _, line in last_start(path, MAX_LINES)]
-    times = _times(lines, folder, started, now)
+    times = _times_of_signs(lines, folder, started, now)
     last_sign = max([*(time for time in file_times if time <= now), *times, started])
     quiet_s = now - last_sign
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) >= MIN_PAUSES:
-        return _stall(quiet_s, statistics.median(pauses), LONGEST_FACTOR * max(pauses))
+        return _stall_if_longer(quiet_s, statistics.median(pauses), LONGEST_PAUSE_FACTOR * max(pauses))
     if len(lines) > MIN_PAUSES:
         mean = (last_sign - started) / len(lines)
-        return _stall(quiet_s, mean, MEAN_FACTOR * mean)
-    return Stall(quiet_s, None) if quiet_s > SILENT_S else None
+        return _stall_if_longer(quiet_s, mean, MEAN_PAUSE_FACTOR * mean)
+    return Stall(quiet_s, None) if quiet_s > MIN_FIRST_STALL_S else None
 
 
 def stalled_at_end(
     record: Record, folder: Path, started: float, ended: float, task: str = ""
 ) -> Stall | None:
-    """Return the stall of a run before its end; None if the run did not stand still, or nothing is known.
+    """Return the stall of a run before its end; None if it did not stand still, or its pauses are not known.
 
-    Slurm writes the end into the log, so the log's own time does not count, only times of lines and events.
+    Only the times of lines and events count. Slurm writes the end into the log, so the time of the file does
+    not show the last sign of life.
     """
     logs = [lines_before_end([*last_start(path, MAX_LINES)]) for path in newest_logs(record, task)]
-    times = _times([line for log in logs for _, line in log], folder, started, ended)
+    times = _times_of_signs([line for log in logs for _, line in log], folder, started, ended)
     pauses = [after - before for before, after in itertools.pairwise(times)]
     if len(pauses) < MIN_PAUSES:
         return None
-    return _stall(ended - times[-1], statistics.median(pauses), LONGEST_FACTOR * max(pauses))
+    return _stall_if_longer(ended - times[-1], statistics.median(pauses), LONGEST_PAUSE_FACTOR * max(pauses))
 
 
-def _stall(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:
-    """Return the stall if a run is quiet for longer than `longest_s` and QUIET_S; None otherwise."""
-    return Stall(quiet_s, usual_s) if quiet_s > max(QUIET_S, longest_s) else None
+def _stall_if_longer(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:
+    """Return the stall of a run that is quiet for longer than `longest_s` and MIN_STALL_S; else None."""
+    return Stall(quiet_s, usual_s) if quiet_s > max(MIN_STALL_S, longest_s) else None
 
 
-def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
-    """Return sorted times: of the events, or of the lines in the logs if more lines have times.
+def _times_of_signs(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
+    """Return the sorted times of the events, or of the lines in the logs if more lines than events have one.
 
-    If a time of a line is outside the run's time, lines have the times of another clock or time zone. Then no
-    line counts.
+    If the time of a line is before `started` or after `until`, the lines have the times of another clock or
+    time zone. Then no line counts.
     """
-    events = [number(event.get("time")) for event in some_events(folder, from_end=True)]
+    events = [as_number(event.get("time")) for event in some_events(folder, from_end=True)]
     event_times = sorted(time for time in events if time is not None and started <= time <= until)
     stamps = []
     for line in lines:
@@ -117,6 +123,8 @@ def _times(lines: Sequence[str], folder: Path, started: float, until: float) -> 
         with contextlib.suppress(ValueError):
             stamps += [datetime.fromisoformat(match[0]).astimezone().timestamp()] if match else []
     stamps.sort()
-    if stamps and (stamps[0] < started - CLOCKS_S or stamps[-1] > until + CLOCKS_S):
+    if stamps and (
+        stamps[0] < started - MAX_CLOCK_DIFFERENCE_S or stamps[-1] > until + MAX_CLOCK_DIFFERENCE_S
+    ):
         stamps = []
     return max(event_times, stamps, key=len)

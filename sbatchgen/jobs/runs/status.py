@@ -1,4 +1,7 @@
-"""The states of runs: the states of their jobs in Slurm, and the progress of their trainings."""
+"""Finds the states of runs: the states of their jobs in Slurm, and the progress of their trainings.
+
+Commands that look at runs, such as `status`, `logs` and `cancel`, begin with this module.
+"""
 
 import contextlib
 import time
@@ -10,18 +13,18 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, Sbat
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs import points, record, shown_starts, stall
-from sbatchgen.jobs.runs.ended import KeptProgress
+from sbatchgen.jobs.runs.ended import ProgressCache
 from sbatchgen.jobs.runs.events import EVENTS, STATUS
 from sbatchgen.jobs.runs.failure import Failure, crash_line, failures
 from sbatchgen.jobs.runs.index import LOST, Index, Run, RunJob
-from sbatchgen.jobs.runs.job_log import last_start, last_starts, newest_logs
-from sbatchgen.jobs.runs.plain_job import NOWHERE, PlainJob
+from sbatchgen.jobs.runs.job_log import NumberedLine, last_start, last_starts, newest_logs
+from sbatchgen.jobs.runs.plain_job import NO_RUN_FOLDER, PlainJob
 from sbatchgen.jobs.runs.points import SweepState
 from sbatchgen.jobs.runs.program_states import ProgramState, program_that_ended_job, read_programs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.seen_jobs import (
-    AT_END,
-    ERRORS,
+    ENDED_WITH_ERRORS,
+    MAX_END_LINES,
     NEVER_STARTED,
     SAVED,
     current_jobs,
@@ -34,49 +37,58 @@ from sbatchgen.jobs.slurm.accounting import REQUEUED, accounting
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from sbatchgen.jobs.slurm.state import reason
 
-FORGOTTEN = "Slurm does not know it any more, so only its log was read"
+SAYS_FORGOTTEN = "Slurm does not know it any more, so only its log was read"
 _CAUSES_OF_REQUEUE = ("node-failure", "preempted", "requeued")  # after these Slurm starts a job again
-# For each state of a point that has ended, the state of a job, and more about it
-_ENDS = {points.DONE: ("COMPLETED", ""), points.FAILED: ("FAILED", ""), points.STOPPED: ("FAILED", SAVED)}
+# The fields `state` and `says` of the job of a point that has ended, by the state of the point
+_JOB_STATE_BY_POINT = {
+    points.DONE: ("COMPLETED", ""),
+    points.FAILED: ("FAILED", ""),
+    points.STOPPED: ("FAILED", SAVED),
+}
 
 
 @frozen(kw_only=True)
 class RunState:
-    """A run as it is now."""
+    """A run as it is now. Some fields are only set if the command asks about a single run."""
 
     run: Run
     jobs: Sequence[RunJob]  # the oldest first
     # squeue's rows of the last job, several for an array; empty if squeue does not know the job
     queue_rows: Sequence[SlurmJob] = ()
     progress: Progress | None = None  # how far the training is; None if it has not begun, or writes nothing
-    quiet: str = ""  # which rank hangs, or "no output for 5 min; usual: 4 s"; "" if it does not stand still
-    sweep: SweepState | None = None  # the points of a sweep, if this is the only run in question
-    restarted: str = ""  # how the start before the newest one ended, if this is the only run in question
+    # Which rank hangs, or "no output for 5 min; usual: 4 s"; "" if the run does not stand still
+    standstill: str = ""
+    sweep: SweepState | None = None  # the points of a sweep; only for a single run
+    previous_end: str = ""  # how the start before the newest ended; only for a single run
     programs: Sequence[ProgramState] = ()  # the programs of the last start, if a job has several
     point: str = ""  # the point that this state is about; "" if it is about the whole run
     job: str = ""  # the id of the older job that this state is about; "" if it is about the newest
-    # How often planned starts were right, if this is the only run in question and has a plan
-    right_plans: str = ""
+    # How often Slurm's planned starts were right; only for a single run that has a plan
+    plan_accuracy: str = ""
     plain: PlainJob | None = None  # a job that the user did not submit with sbatchgen; None for a run
 
     @property
     def folder(self) -> str:
-        """Its run folder, or the working folder of a job that has none."""
-        if self.plain and self.run.folder.name == NOWHERE:
+        """Its run folder, or the working folder of a job that has no run folder."""
+        if self.plain and self.run.folder.name == NO_RUN_FOLDER:
             return self.plain.record.folder
         return str(self.run.folder / self.point)
 
     @property
-    def last(self) -> RunJob | None:
-        """The first job that runs or waits, else the last job that has started; None without jobs."""
-        live = [job for job in self.jobs if not job.ended]
+    def last_job(self) -> RunJob | None:
+        """The job that tells how the run is: the first that runs or waits, else the last that has started.
+
+        None without jobs.
+        """
+        unfinished = [job for job in self.jobs if not job.ended]
         started = [job for job in self.jobs if job.says != NEVER_STARTED]
-        return next(iter([*live, *started[-1:], *self.jobs[-1:]]), None)
+        return next(iter([*unfinished, *started[-1:], *self.jobs[-1:]]), None)
 
     @property
     def failed_program(self) -> ProgramState | None:
         """The program whose failure has ended the last job; None if it has one program or did not fail."""
-        is_failed = self.last is not None and self.last.state == "FAILED" and self.last.says != SAVED
+        job = self.last_job
+        is_failed = job is not None and job.state == "FAILED" and job.says != SAVED
         return program_that_ended_job(self.programs) if is_failed else None
 
 
@@ -87,17 +99,23 @@ def run_states(
     point: str = "",
     job_ids: Sequence[str] = (),
 ) -> tuple[list[RunState], list[Problem]]:
-    """Return the states of runs, and why they may be out of date; the index keeps the states of jobs.
+    """Return the states of runs, and problems because of which the states may be out of date.
 
-    squeue is asked once for all runs, and not at all if all jobs have ended. If there is only one run and it
-    is a sweep, `point` limits the state to this point. `job_ids` has for each run the id of the job that the
-    state is about, or "" for the newest job.
+    squeue is asked once for all runs, and not at all if all jobs have ended. The new states of jobs are
+    written into the index.
+
+    Args:
+        index: The index of runs.
+        environment: The environment of the commands of Slurm.
+        runs: The runs.
+        point: The only point to read, if there is one run and it is a sweep; "" for all points.
+        job_ids: For each run, the id of the job that the state is about, or "" for the newest job.
     """
     indexed_jobs = _jobs_of(index, runs)
-    live = [job for its_jobs in indexed_jobs.values() for job in its_jobs if not job.ended]
-    seen, rows, problems = current_jobs(live, {run.name: run.folder for run in runs}, environment)
+    unfinished = [job for its_jobs in indexed_jobs.values() for job in its_jobs if not job.ended]
+    seen, rows, problems = current_jobs(unfinished, {run.name: run.folder for run in runs}, environment)
     seen |= dependent_jobs(seen, rows, index)
-    with contextlib.suppress(DocumentError):  # on a full disk the states are seen again the next time
+    with contextlib.suppress(DocumentError):  # on a full disk, the next command asks Slurm again
         index.update_states(seen.values())
     jobs = {name: [seen.get(job.key, job) for job in its_jobs] for name, its_jobs in indexed_jobs.items()}
     sweep, sweep_problems = _sweep_of(runs)
@@ -107,15 +125,20 @@ def run_states(
         all_rows = [row for its_rows in rows.values() for row in its_rows]
         sweep_now = points.sweep_state(sweep, run.folder, record.records(run.folder), all_rows, point)
         state = _state_of(run, jobs[run.name], rows, None)
-        return [replace(state, restarted=_previous_end(state, environment), sweep=sweep_now)], problems
+        return [replace(state, previous_end=_previous_end(state, environment), sweep=sweep_now)], problems
     states = _states_of_runs(index, runs, jobs, rows)
-    with_ids = zip_longest(states, job_ids[: len(states)])  # a missing id means the newest job
-    states = [_state_of_job(state, job, rows) for state, job in with_ids]
+    with_ids = zip_longest(states, job_ids[: len(states)])  # None for a missing id: the newest job
+    states = [_state_of_job(state, job_id, rows) for state, job_id in with_ids]
     if len(states) == 1:
-        has_plan = any(row.state.name == "PENDING" and row.planned for row in states[0].queue_rows)
-        comparison = shown_starts.comparison(environment, "plan") if has_plan else ""
-        states = [replace(states[0], restarted=_previous_end(states[0], environment), right_plans=comparison)]
+        states = [_with_facts_of_single_run(states[0], environment)]
     return states, problems
+
+
+def _with_facts_of_single_run(state: RunState, environment: Mapping[str, str]) -> RunState:
+    """Return a state with the fields that are only set for a single run, apart from its sweep."""
+    has_plan = any(row.state.name == "PENDING" and row.planned for row in state.queue_rows)
+    accuracy = shown_starts.comparison(environment, "plan") if has_plan else ""
+    return replace(state, previous_end=_previous_end(state, environment), plan_accuracy=accuracy)
 
 
 def _jobs_of(index: Index, runs: Sequence[Run]) -> dict[str, list[RunJob]]:
@@ -133,21 +156,24 @@ def _states_of_runs(
     jobs: Mapping[str, Sequence[RunJob]],
     rows: Mapping[str, Sequence[SlurmJob]],
 ) -> list[RunState]:
-    """Return the states of runs; for several runs, keep the progress of those that have ended."""
+    """Return the states of runs, with their jobs by the runs' names and squeue's rows by the jobs' keys.
+
+    For several runs, the progress of ended runs is cached.
+    """
     states = []
-    kept = KeptProgress(index.file) if len(runs) > 1 else None
+    cache = ProgressCache(index.file) if len(runs) > 1 else None
     for run in runs:
         its_jobs = jobs[run.name]
-        is_kept, progress = kept.progress(run, its_jobs) if kept else (False, None)
-        if is_kept:
-            states.append(RunState(run=run, jobs=its_jobs, progress=progress))
+        cached = cache.entry(run, its_jobs) if cache else None
+        if cached:
+            states.append(RunState(run=run, jobs=its_jobs, progress=cached.progress))
             continue
         state = _state_of(run, its_jobs, rows, read_progress(run.folder))
         states.append(state)
-        if kept and not state.programs:
-            kept.keep(run, its_jobs, state.progress)
-    if kept:
-        kept.save()
+        if cache and not state.programs:
+            cache.add(run, its_jobs, state.progress)
+    if cache:
+        cache.save()
     return states
 
 
@@ -159,62 +185,64 @@ def _state_of(
 ) -> RunState:
     """Return the state of a run, with squeue's rows of its last job, and its programs."""
     state = RunState(run=run, jobs=jobs, progress=progress)
-    state = replace(state, queue_rows=rows.get(state.last.key, ()) if state.last else ())
-    since = state.last.submitted - stall.CLOCKS_S if state.last else 0.0
-    return replace(state, quiet=_stall(state), programs=read_programs(run.folder, since))
+    state = replace(state, queue_rows=rows.get(state.last_job.key, ()) if state.last_job else ())
+    since = state.last_job.submitted - stall.MAX_CLOCK_DIFFERENCE_S if state.last_job else 0.0
+    return replace(state, standstill=_standstill(state), programs=read_programs(run.folder, since))
 
 
 def _sweep_of(runs: Sequence[Run]) -> tuple[Sweep | None, Sequence[Problem]]:
-    """Return the sweep if there is only one run and it is a sweep, and why its points can't be read."""
+    """Return the sweep if there is only one run and it is a sweep; and problems with reading its points."""
     try:
         return (points.read_sweep(runs[0].folder) if len(runs) == 1 else None), ()
     except SbatchgenError as error:
         return None, error.problems
 
 
-def _state_of_job(state: RunState, job: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
-    """Return the state of a run for the job with the id `job`; unchanged for its last job, or without id."""
-    chosen = [candidate for candidate in state.jobs if candidate.id == job]
-    if not job or not chosen or (state.last and state.last.id == job):
+def _state_of_job(state: RunState, job_id: str | None, rows: Mapping[str, Sequence[SlurmJob]]) -> RunState:
+    """Return the state of a run as an older job shows it; the unchanged state for the last job or no id."""
+    chosen = [job for job in state.jobs if job.id == job_id]
+    if not job_id or not chosen or (state.last_job and state.last_job.id == job_id):
         return state
-    submitted = record.read_record(state.run.folder, job)
+    submitted = record.read_record(state.run.folder, job_id)
     # These files are about the newest start. If they exist, the progress of an older job is not known.
-    has_newest = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
-    progress = read_progress(state.run.folder, [submitted]) if submitted and not has_newest else None
+    is_about_newest = any((state.run.folder / name).exists() for name in (STATUS, EVENTS))
+    progress = read_progress(state.run.folder, [submitted]) if submitted and not is_about_newest else None
     its_rows = rows.get(chosen[0].key, ())
     state = replace(
-        state, jobs=chosen, queue_rows=its_rows, progress=progress, programs=(), quiet="", job=job
+        state, jobs=chosen, queue_rows=its_rows, progress=progress, programs=(), standstill="", job=job_id
     )
-    return replace(state, quiet=_stall(state))
+    return replace(state, standstill=_standstill(state))
 
 
 def plain_state(job: PlainJob) -> RunState:
     """Return the state of a job that the user did not submit with sbatchgen, as if it were a run."""
     facts, name = job.record, job.word
-    run_job = RunJob("", name, facts.job, "", facts.submitted, ended=True, says=FORGOTTEN, seen=time.time())
+    run_job = RunJob(
+        "", name, facts.job, "", facts.submitted, ended=True, says=SAYS_FORGOTTEN, seen=time.time()
+    )
     if job.rows:
         chosen = [job.row] if job.row and not job.row.task.startswith("[") else job.rows
         run_job = job_from_rows(run_job._replace(says=""), [row for row in chosen if row], job.folder)
     if run_job.state == "COMPLETED" and any(
-        crash_line(last_start(path, AT_END)) for path in newest_logs(facts)
+        crash_line(last_start(path, MAX_END_LINES)) for path in newest_logs(facts)
     ):
-        run_job = run_job._replace(says=ERRORS)
-    live = [row for row in job.rows if not row.state.ended]
+        run_job = run_job._replace(says=ENDED_WITH_ERRORS)
+    unfinished = [row for row in job.rows if not row.state.ended]
     run = Run(name=name, path=str(job.folder), shared=True, created=facts.submitted)
     progress = read_progress(job.folder, [facts])
-    state = RunState(run=run, jobs=[run_job], queue_rows=live[:1], progress=progress, plain=job)
-    return replace(state, quiet=_stall(state))
+    state = RunState(run=run, jobs=[run_job], queue_rows=unfinished[:1], progress=progress, plain=job)
+    return replace(state, standstill=_standstill(state))
 
 
 def submissions(state: RunState) -> list[record.Record]:
-    """Return the records of the submissions that a state is about, the oldest first."""
+    """Return the records of the jobs that a state is about, the oldest first."""
     submitted_records = [state.plain.record] if state.plain else record.records(state.run.folder)
     return [submitted for submitted in submitted_records if state.job in ("", submitted.job)]
 
 
-def submission(state: RunState, job: str) -> record.Record | None:
+def submission(state: RunState, job_id: str) -> record.Record | None:
     """Return the record of the submission of a run's job; None without one."""
-    return state.plain.record if state.plain else record.read_record(state.run.folder, job)
+    return state.plain.record if state.plain else record.read_record(state.run.folder, job_id)
 
 
 def point_state(state: RunState, point: str) -> RunState:
@@ -233,16 +261,19 @@ def point_state(state: RunState, point: str) -> RunState:
     if jobs and chosen.row:
         jobs[-1] = job_from_rows(jobs[-1], [chosen.row], folder)
     elif jobs:
-        end, says = _ENDS[chosen.state]
-        jobs[-1] = jobs[-1]._replace(state=end, says=says or chosen.says)
+        job_state, says = _JOB_STATE_BY_POINT[chosen.state]
+        jobs[-1] = jobs[-1]._replace(state=job_state, says=says or chosen.says)
     run = state.run._replace(name=f"{name}/{point}")
     rows = [chosen.row] if chosen.row else []
     return RunState(run=run, jobs=jobs, queue_rows=rows, progress=chosen.progress, point=point)
 
 
-def _stall(state: RunState) -> str:
-    """Return which rank of a run hangs, or how long the run has stood still; "" if it has several tasks."""
-    job, rows = state.last, state.queue_rows
+def _standstill(state: RunState) -> str:
+    """Return which rank of a run hangs, or how long the run has stood still; "" if it does not stand still.
+
+    An array is not judged, because its tasks run at different times.
+    """
+    job, rows = state.last_job, state.queue_rows
     running = [row for row in rows if row.state.name == "RUNNING"]
     submitted = submission(state, job.id) if job and not job.ended else None
     has_tasks = len(rows) > 1 or (running and running[0].task)
@@ -261,32 +292,32 @@ def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
 
     Return "" if the job has started only once, or is an array.
     """
-    job = state.last
+    job = state.last_job
     restarts = state.queue_rows[0].restarts if state.queue_rows else 0
     submission = record.read_record(state.run.folder, job.id) if job and not is_local(job) else None
     if not job or not submission or submission.array:
         return ""
-    logs = [last_starts(path, AT_END) for path in newest_logs(submission)]
-    # A job that waits, or was cancelled while it waited, has not begun its newest start.
-    # So the last start in its log is the one whose end is asked for.
+    starts = [last_starts(path, MAX_END_LINES) for path in newest_logs(submission)]
+    # A job that waits, or was cancelled while it waited, has not begun its newest start. So the last start in
+    # its log is the start before.
     is_waiting_again = job.state == "CANCELLED" or (job.state == "PENDING" and restarts > 0)
-    cause = _last_outside_cause(line for _, last in logs for line in last) if is_waiting_again else None
-    earlier_lines = [line for before, _ in logs for line in before]
+    cause = _last_outside_cause(line for start in starts for line in start.last) if is_waiting_again else None
+    earlier_lines = [line for start in starts for line in start.before]
     if not cause or cause.cause not in _CAUSES_OF_REQUEUE:
         cause = _last_outside_cause(earlier_lines)
-    how = cause.means if cause else ""
-    if not (how or earlier_lines or restarts):
+    end = cause.means if cause else ""
+    if not (end or earlier_lines or restarts):
         return ""
     with contextlib.suppress(SlurmError):
         by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster) or []
         ends = [row.before for row in by_sacct if row.before]
         # Slurm's "requeued" says less than a cause in the log.
-        how = next((end for end in ends if not (how and end.startswith(REQUEUED))), how)
-    return how
+        end = next((by_slurm for by_slurm in ends if not (end and by_slurm.startswith(REQUEUED))), end)
+    return end
 
 
-def _last_outside_cause(lines: Iterable[tuple[int, str]]) -> Failure | None:
-    """Return the last cause in lines of a log that is outside the training, or a limit; None without one."""
+def _last_outside_cause(lines: Iterable[NumberedLine]) -> Failure | None:
+    """Return the last cause with the rank "outside" or "limit" that lines of a log show; None without one."""
     causes = [cause for cause in failures("", lines, "") if cause.rank in ("outside", "limit")]
     return max(causes, key=lambda cause: cause.line, default=None)
 
@@ -294,7 +325,7 @@ def _last_outside_cause(lines: Iterable[tuple[int, str]]) -> Failure | None:
 def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
     """Yield a problem for each run that will not start until the user or somebody else acts."""
     for state in states:
-        name, last = state.run.name, state.last
+        name, last = state.run.name, state.last_job
         if last and last.state == LOST and last.says:
             yield Problem(f"{name}: {last.says}", fix=f"sbatchgen resume {name}")
         for row in state.queue_rows[:1]:

@@ -1,6 +1,6 @@
-"""The scripts that were submitted from a run folder, and what another start of their trainers would lose.
+"""Keeps the scripts that were submitted from a run folder, and tells what another start would lose.
 
-`job.slurm` is the newest rendered script, which may have been refused. Job 4711 runs `job-4711.slurm`. The
+`job.slurm` is the newest rendered script, which sbatch may have refused. Job 4711 runs `job-4711.slurm`. The
 files are replaced, never changed, because bash reads a script while it runs. Only the user can read them,
 because they have the values of variables.
 """
@@ -20,17 +20,17 @@ from sbatchgen.check.script.trainer_source import read_trainer
 from sbatchgen.jobs.judge.trainer import MAY_OVERWRITE, checkpoint_fault
 from sbatchgen.jobs.runs.record import Record, read_record, records
 
-NEWEST = "job.slurm"  # the file of the newest rendered script
-# Jobs with the same script of at least so many bytes share a file. A sweep of thousands of points has such a
-# script, and is submitted in several arrays.
-MIN_SHARED = 64 << 10
-MAX_BYTES = 4 << 20  # bytes of a script; by default slurmctld takes no larger one
+NEWEST_SCRIPT = "job.slurm"  # the file of the newest rendered script
+# Jobs with an equal script share its file if the script has at least this many bytes. A sweep of thousands of
+# points has such a script, and is submitted in several arrays.
+MIN_SHARED_BYTES = 64 << 10
+MAX_BYTES = 4 << 20  # bytes of a script that are read; by default slurmctld takes no larger script
 # The comment with the command: "# sbatchgen 0.3.0 (755da3ae2b89): sbatchgen render ddp"
 _PROVENANCE = re.compile(r"^# (?:Rendered by )?sbatchgen \d.*$", re.MULTILINE)
 
 
 @frozen()
-class Submitted:
+class SubmittedScript:
     """A script as it was submitted."""
 
     job: str  # the job's id; in a run without Slurm, the time of its start
@@ -39,24 +39,27 @@ class Submitted:
     script: str  # the text of the script
 
 
-def path(run_dir: Path, job: str) -> Path:
+def script_file(run_dir: Path, job: str) -> Path:
     """Return the file with the script of a job."""
     return run_dir / f"job-{job}.slurm"
 
 
-def keep(run_dir: Path, job: str, script: bytes) -> Path:
-    """Keep the script of a job, and return its file; raises OSError.
+def keep_script(run_dir: Path, job: str, script: bytes) -> Path:
+    """Write the script of a job into the run folder, and return its file; raises OSError.
 
     A large script is stored once, and every job that runs it has a hard link to the file.
     """
-    file = path(run_dir, job)
-    if len(script) < MIN_SHARED or not _link_to_same(file, script):
+    file = script_file(run_dir, job)
+    if len(script) < MIN_SHARED_BYTES or not _link_to_equal_script(file, script):
         files.put(file, script, mode=files.PRIVATE)
     return file
 
 
-def _link_to_same(file: Path, script: bytes) -> bool:
-    """Make `file` a hard link to the newest script of another job if it is equal; return whether it is."""
+def _link_to_equal_script(file: Path, script: bytes) -> bool:
+    """Make `file` a hard link to the newest script of another job, if that script is equal to `script`.
+
+    Return whether the link was made.
+    """
     with contextlib.suppress(OSError):  # the file system may have no hard links
         others = sorted(file.parent.glob("job-*.slurm"), key=lambda other: -other.stat().st_mtime)
         for other in others[:1]:
@@ -68,33 +71,33 @@ def _link_to_same(file: Path, script: bytes) -> bool:
 
 def parsed_script(run_dir: Path, job: str) -> JobScript | None:
     """Return the parsed script of a job, with the options of its submission; None if it can't be read."""
-    file, record = path(run_dir, job), read_record(run_dir, job)
+    file, record = script_file(run_dir, job), read_record(run_dir, job)
     with contextlib.suppress(OSError):
         text = files.read_own(file, MAX_BYTES).decode("utf-8", "surrogateescape")
         return JobScript(file=str(file), text=with_options(text, record.options if record else ()))
     return None
 
 
-def newest_script(run_dir: Path) -> Submitted | None:
+def newest_script(run_dir: Path) -> SubmittedScript | None:
     """Return the newest script that was submitted from a run folder and can be read; None without one."""
     for record in reversed(records(run_dir)):
-        file = path(run_dir, record.job)
+        file = script_file(run_dir, record.job)
         with contextlib.suppress(OSError):
             script = files.read_own(file, MAX_BYTES).decode("utf-8", "replace")
             when = datetime.fromtimestamp(record.submitted, timezone.utc).astimezone()
-            return Submitted(record.job, when.strftime("%Y-%m-%d %H:%M"), file, script)
+            return SubmittedScript(record.job, when.strftime("%Y-%m-%d %H:%M"), file, script)
     return None
 
 
 def without_command(script: str) -> str:
-    """Return a rendered script without the command in its comment, which names how it was rendered."""
+    """Return a rendered script without the command in its comment; two commands may render one script."""
     return _PROVENANCE.sub("# sbatchgen", script, count=1)
 
 
-def difference(before: Submitted, script: str) -> str:
+def difference(before: SubmittedScript, script: str) -> str:
     """Return a unified diff from a submitted script to `script`; "" if they are equal.
 
-    The comment with the command that rendered the script does not count.
+    The commands in the comments of rendered scripts are not compared.
     """
     import difflib
 
@@ -108,7 +111,7 @@ def difference(before: Submitted, script: str) -> str:
 class Loss:
     """What another start of a trainer would lose."""
 
-    says: str  # the loss in words: the trainer saves nothing, or never loads its checkpoint
+    says: str  # the loss in words: the trainer saves nothing, or never loads the checkpoint that it saves
     lines_that_load: str = ""  # lines that would load the checkpoint; "" if the trainer saves nothing
 
     def fix(self) -> str:
@@ -118,28 +121,28 @@ class Loss:
         return f"load the checkpoint at the start of the trainer{self.lines_that_load}"
 
     def lines(self) -> Iterator[str]:
-        """Yield lines about the loss, to be added to the fix of another problem."""
+        """Yield the loss and its fix, as lines that are added to the fix of another problem."""
         yield self.says
         yield from filter(None, [self.fix()])
 
 
 def loss_on_restart(record: Record, run_dir: Path) -> Loss | None:
-    """Return what another start of a submission's trainer would lose; None if the trainer may resume."""
+    """Return what another start of a job's trainer would lose; None if the trainer may resume."""
     script = parsed_script(run_dir, record.job) if record.script else None
     if script:
         return loss_of_script(script, Path(record.folder))
     code = record.code.snapshot if record.code else ""
-    return _loss(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
+    return _loss_of_trainer(record.value("trainer"), Path(record.folder, code or record.value("--chdir")))
 
 
 def loss_of_script(script: JobScript, folder: Path) -> Loss | None:
     """Return what another start of a finished script's trainings would lose; None if they may resume."""
     working = folder / script.option("chdir")
-    losses = (_loss(launch.program.name, working) for launch in script.trainings)
+    losses = (_loss_of_trainer(launch.program.name, working) for launch in script.trainings)
     return next(filter(None, losses), None)
 
 
-def _loss(trainer: str, folder: Path) -> Loss | None:
+def _loss_of_trainer(trainer: str, folder: Path) -> Loss | None:
     """Return what another start of a trainer in a folder would lose; None if it may resume, or is unknown."""
     source = read_trainer(trainer, folder) if trainer else None
     if source is None or not (fault := checkpoint_fault(trainer, source)):

@@ -6,7 +6,7 @@ from statistics import median
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.runs.events import CONFIG, count, events, number, read_object
+from sbatchgen.jobs.runs.events import CONFIG, as_count, as_number, events, read_object
 
 MARGIN = 1.15  # the proposed time limit, divided by the computed time
 
@@ -26,7 +26,7 @@ class Pace:
 
 def read_pace(folder: Path) -> Pace | None:
     """Return the pace of the training in a run folder; None if its events do not show the pace."""
-    epochs = count(read_object(folder / CONFIG).get("epochs"))
+    epochs = as_count(read_object(folder / CONFIG).get("epochs"))
     starts: list[tuple[int, int]] = []  # of each start: processes, and samples of a step
     measured: list[list[tuple[float, int]]] = []  # of each start: times and steps of its events
     restart_costs: list[float] = []  # of each restart: seconds until a step that no earlier start had reached
@@ -36,13 +36,13 @@ def read_pace(folder: Path) -> Pace | None:
     began: float | None = None  # when the newest start began; None once it has done a step after `reached`
     try:
         for event in events(folder):
-            at, now = number(event.get("time")), count(event.get("step"))
+            at, now = as_number(event.get("time")), as_count(event.get("step"))
             if event["event"] == "start":
                 starts.append(
-                    (count(event.get("processes")) or 0, count(event.get("global_batch_size")) or 0)
+                    (as_count(event.get("processes")) or 0, as_count(event.get("global_batch_size")) or 0)
                 )
                 measured.append([])
-                samples = count(event.get("train_samples")) or 0
+                samples = as_count(event.get("train_samples")) or 0
                 began, reached = at, step
             if event["event"] in ("start", "train") and at is not None and now is not None:
                 step = now

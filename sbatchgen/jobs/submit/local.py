@@ -40,7 +40,7 @@ def run_locally(
         ended, tail = False, Tail(log)
         while not ended:
             ended = leader.poll() is not None
-            for piece in tail.more():
+            for piece in tail.new_bytes():
                 show(piece)
             if not ended:
                 time.sleep(0.1)
@@ -61,7 +61,9 @@ def _start(
     assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
-    script = submitted_scripts.keep(run_dir, started, submission.script)  # no other start has this name
+    script = submitted_scripts.keep_script(
+        run_dir, started, submission.script
+    )  # no other start has this name
     log, now = output.name.replace("%", "%%"), time.time()
     record = replace(submission.record, key=new_key(), job=started, log=log, submitted=now)
     env, _ = submit_environment(environment)
@@ -71,7 +73,7 @@ def _start(
     record = replace(record, run=entry.name, process=facts)
     entry.change(Index.accept, started)
     try:
-        records.keep(run_dir, record)
+        records.write_accepted(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the record of process {facts.pid} in {run_dir}: {error.strerror}")
     return record, leader

@@ -26,8 +26,8 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review import review
 from sbatchgen.jobs.runs import folder_check, record, submitted_scripts
 from sbatchgen.jobs.runs.record import Code, Record, ResolvedValue
-from sbatchgen.jobs.runs.run_folder import refusal, unmakable
-from sbatchgen.jobs.runs.snapshot import Snapshot, find_code, missing_inputs, missing_trainer
+from sbatchgen.jobs.runs.run_folder import why_not_makable, why_not_trusted
+from sbatchgen.jobs.runs.snapshot import Snapshot, errors_about_trainer, plan_snapshot, warnings_about_inputs
 from sbatchgen.jobs.slurm.refusal import options_of_job
 from sbatchgen.jobs.submit.code import snapshot_checksum, trainer_checksums
 from sbatchgen.jobs.submit.submission import Submission, log_folders
@@ -92,7 +92,7 @@ def submission_of_job(
     code = new_snapshot.code if new_snapshot else _code_of_old_snapshot(resolved, run_dir)
     return Submission(
         script=text.encode(),
-        name=submitted_scripts.NEWEST,
+        name=submitted_scripts.NEWEST_SCRIPT,
         option_sources=options_of_job(resolved),
         log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,
@@ -178,7 +178,7 @@ def _folder_facts(
     earlier = bool(run_dir and submitted_scripts.newest_script(run_dir))
     trainer = TrainerJob(resolved, folder, environment, has_earlier_job=earlier)
     findings = [*findings, *check_trainer(trainer)]
-    findings += missing_inputs(resolved, snapshot, trainer.source) if snapshot else ()
+    findings += warnings_about_inputs(resolved, snapshot, trainer.source) if snapshot else ()
     reads = trainer_checksums(trainer) if resolved.trainer or resolved.programs else ()
     return _FolderFacts(start=start, findings=findings, source=trainer.source, reads=reads)
 
@@ -196,9 +196,9 @@ def _check_here(
 
     `conflict` is the problem that another job uses the run folder.
     """
-    refused = refusal(run_dir) if run_dir else None
+    refused = why_not_trusted(run_dir) if run_dir else None
     if run_dir and not refused and folder_check.submits_here(resolved, environment):
-        refused = unmakable(run_dir)
+        refused = why_not_makable(run_dir)
     if refused:
         return None, [Finding("error", refused._replace(at=str(resolved.origin("run_dir"))))]
     start, findings = _forecast(resolved, environment, folder, run_dir)
@@ -207,7 +207,7 @@ def _check_here(
     findings += folder_check.unset_variables(resolved, environment)
     findings += folder_check.missing_files(resolved, folder, environment)
     if snapshot:
-        findings += missing_trainer(resolved, snapshot)
+        findings += errors_about_trainer(resolved, snapshot)
     return start, findings + ([Finding("error", conflict)] if conflict else [])
 
 
@@ -249,7 +249,7 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
         request = with_options(request, resolved, "--output", log)
     if not snapshot:
         return request
-    folder = ShellPath(snapshot.folder)
+    folder = ShellPath(snapshot.copied_work_dir)
     return with_options(request, replace(resolved, snapshot_dir=folder), "--snapshot-dir", folder)
 
 
@@ -263,7 +263,7 @@ def _render_and_judge(
         return None, findings
     traced = trace_request(request)
     script = traced.text
-    if snapshot and quoting.path(str(snapshot.folder)) not in script:
+    if snapshot and quoting.path(str(snapshot.copied_work_dir)) not in script:
         what = f"template '{resolved.template}' does not go to the snapshot"
         raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
     lines = script.split("\n")
@@ -299,9 +299,9 @@ def _new_snapshot(
     package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
     chdir = resolved.options.chdir
     work_dir = folder / chdir.filled(environment) if chdir and not chdir.unset(environment) else folder
-    snapshot = find_code(work_dir, run_dir / f"code-{secrets.token_hex(4)}", named, package)
+    snapshot = plan_snapshot(work_dir, run_dir / f"code-{secrets.token_hex(4)}", named, package)
     try:
-        Text.parse(str(snapshot.folder))
+        Text.parse(str(snapshot.copied_work_dir))
     except ValueError as error:
         what = f"a job can't run in the snapshot: {error}"
         raise DocumentError.of(what, fix="rename the folder") from error

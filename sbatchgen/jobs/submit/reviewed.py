@@ -55,7 +55,7 @@ def with_digest(
     if submission.record.command:
         script = without_command(script.decode()).encode()
     if submission.snapshot:  # the name of its folder is random
-        script = script.replace(submission.snapshot.place.name.encode(), b"code-XXXXXXXX")
+        script = script.replace(submission.snapshot.copy_folder.name.encode(), b"code-XXXXXXXX")
     text = head.encode("utf-8", "surrogateescape") + script
     digest = hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]
     _keep(_folder(environment), digest, text)

@@ -76,7 +76,7 @@ def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -
     request = submission.review.request
     env, _ = client.submit_environment(environment)
     if debit := _debit("", submission, submission.options, env, tasks=request.jobs if request else 0):
-        debit.enter(keep=False)
+        debit.enter(only_check=True)
 
 
 def _debit(
@@ -112,13 +112,13 @@ def reserve_run_folder(
         name = f"{run_name(submission.record.name)}-{new_key()}"
         run_dir = run_index.index_file(environment).parent / "runs" / name
     make_log_folders(submission, note)
-    run_folder.make(run_dir)
+    run_folder.make_run_folder(run_dir)
     record = submission.record
     record = replace(record, code=record.code or code_in(Path(record.folder)))
     waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
-    locked = files.locked(run_dir / run_folder.LOCK, run_folder.LOCK_S, waits)
+    locked = files.locked(run_dir / run_folder.LOCK_FILE, run_folder.MAX_LOCK_WAIT_S, waits)
     with run_folder.only_owner_writes(), locked as lock:
-        if pending := records.submitting(run_dir):
+        if pending := records.read_submitting(run_dir):
             _record_pending(run_dir, pending, environment)
         if submission.folder_conflict and (problem := submission.folder_conflict()):
             raise DocumentError([problem])
@@ -133,12 +133,12 @@ def _record_pending(run_dir: Path, pending: Record, environment: Mapping[str, st
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
             with contextlib.suppress(OSError):
-                script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST)
+                script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST_SCRIPT)
                 text = files.read_own(script, submitted_scripts.MAX_BYTES)
-                submitted_scripts.keep(run_dir, str(job.job), text)
-            records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
+                submitted_scripts.keep_script(run_dir, str(job.job), text)
+            records.write_accepted(run_dir, replace(pending, job=str(job.job), cluster=cluster))
             return
-    records.drop(run_dir)
+    records.remove_submitting(run_dir)
 
 
 def submit(
@@ -171,7 +171,8 @@ def submit(
     clusters = env.get("SBATCH_CLUSTERS") or (option.value if option else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     # The later jobs of a chain or a sweep find the copy that the first job has made.
-    new_copy = submission.snapshot if submission.snapshot and not submission.snapshot.place.exists() else None
+    snapshot = submission.snapshot
+    new_copy = snapshot if snapshot and not snapshot.copy_folder.exists() else None
     if new_copy:
         new_copy.copy()
     entry = IndexEntry(index, record, run_dir, note)
@@ -182,7 +183,7 @@ def submit(
     ):
         if debit:
             debit.enter()
-        records.begin(run_dir, replace(record, cluster=clusters))
+        records.write_submitting(run_dir, replace(record, cluster=clusters))
         command = ("sbatch", "--parsable", *submission.options, *options, str(script))
         error_of = partial(refusal, submission.option_sources)
         accepted = ask(command, env, error_of, note, arguments=arguments, clusters=clusters, lock=lock)
@@ -192,9 +193,9 @@ def submit(
     record = replace(record, job=accepted.job, cluster=accepted.cluster)
     try:
         try:  # the script first: a killed command never leaves a record without its script
-            submitted_scripts.keep(run_dir, record.job, submission.script)
+            submitted_scripts.keep_script(run_dir, record.job, submission.script)
         finally:
-            records.keep(run_dir, record)
+            records.write_accepted(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
     shown_starts.keep_submission(environment, record)
@@ -216,10 +217,10 @@ def _undone_on_failure(
     except BaseException:
         if debit:
             debit.change()
-        records.drop(run_dir)
+        records.remove_submitting(run_dir)
         entry.change(Index.remove)
         if new_copy:
-            shutil.rmtree(new_copy.place, ignore_errors=True)
+            shutil.rmtree(new_copy.copy_folder, ignore_errors=True)
         raise
 
 

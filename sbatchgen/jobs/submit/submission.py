@@ -104,7 +104,7 @@ def after_completion(run: RunState, point: str = "") -> str:
         if not with_point:
             return ""
         return f"afterok:{with_point[-1].job}_{int(point) - with_point[-1].first}"
-    jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last,) if job]
+    jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last_job,) if job]
     jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given the id to another job
     if any(is_local(job) for job in jobs):
         return ""
@@ -112,7 +112,7 @@ def after_completion(run: RunState, point: str = "") -> str:
     has_sweep = False
     for job in (job for job in jobs if job.id):
         submission = record.read_record(run.run.folder, job.id)
-        tasks = indices(submission.array) if submission and submission.one_training else None
+        tasks = indices(submission.array) if submission and submission.is_one_training else None
         ids += [f"{job.id}_{task}" for span in tasks for task in span] if tasks else [job.id]
         has_sweep |= submission is not None and submission.command[1:2] == ("sweep",)
     # All jobs of a sweep must complete. In a chain, one job completes the training.

@@ -107,7 +107,7 @@ def _common_parts(job: RunJob, folder: Path, submission: Submission, checksum: s
     # submission, `reserve_run_folder` finds it.
     if not job.id and folder == submission.run_dir:
         return ""
-    old = records.read_record(folder, job.id) if job.id else records.submitting(folder)
+    old = records.read_record(folder, job.id) if job.id else records.read_submitting(folder)
     if not old or (old.folder, old.options, old.surroundings) != (new.folder, new.options, checksum):
         return ""
     if new.reads != old.reads and new.reads and old.reads:  # the trainer was edited meanwhile
@@ -120,8 +120,8 @@ def _common_parts(job: RunJob, folder: Path, submission: Submission, checksum: s
         and work == _work_bytes(old)
     ):
         return f"job in {folder}, with the same trainer, arguments and resources"
-    newest = Path(old.script).name or submitted_scripts.NEWEST
-    script = submitted_scripts.path(folder, job.id) if job.id else folder / newest
+    newest = Path(old.script).name or submitted_scripts.NEWEST_SCRIPT
+    script = submitted_scripts.script_file(folder, job.id) if job.id else folder / newest
     with contextlib.suppress(OSError):
         if files.read_own(script, submitted_scripts.MAX_BYTES) == submission.script:
             return "script with the same options"
