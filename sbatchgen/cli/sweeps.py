@@ -159,7 +159,7 @@ def _submit(
             sweep_arrays.keep_points(points, reserved, runs),
         ):
             send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
-            sweep_arrays.submit(reserved, arrays, options["throttle"], send, runs)
+            sweep_arrays.submit_arrays(reserved, arrays, options["throttle"], send, runs)
     except SbatchgenError as error:
         if runs:
             submit.put_submitted(form, runs, reviews, refused=error)

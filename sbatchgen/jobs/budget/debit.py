@@ -66,7 +66,7 @@ class Debit:
                     cpu_hours=demand.hours(demand.cpus),
                 )
 
-    def change(self, **fields: str) -> None:
+    def update_or_remove(self, **fields: str) -> None:
         """Set fields of the charge, such as the id of its job; without fields, remove it after a refusal."""
         with contextlib.suppress(BudgetError), ledger.locked_charges() as charges:
             charge = charges.pop(self.key, None)
