@@ -248,7 +248,7 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
     [("0:00", 0), ("1:30", 90), ("2:00:00", 7200), ("1-00:00:01", 86401), ("UNLIMITED", None), ("", None)],
 )
 def test_durations(text: str, expected: int | None) -> None:
-    assert fields.seconds(text) == expected
+    assert fields.read_seconds(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -256,4 +256,4 @@ def test_durations(text: str, expected: int | None) -> None:
     [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("4021", (0, 53)), ("N/A", (0, 0))],
 )
 def test_exit_statuses_of_both_releases(text: str, status: tuple[int, int]) -> None:
-    assert fields.exit_status(text) == status
+    assert fields.read_exit_status(text) == status

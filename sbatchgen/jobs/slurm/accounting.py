@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Memory
 from sbatchgen.jobs.slurm.client import cluster_option, query
-from sbatchgen.jobs.slurm.fields import count, gpus_of, limit, pairs, seconds, text, time
+from sbatchgen.jobs.slurm.fields import read_count, gpus_in_tres, read_limit, read_pairs, read_seconds, read_text, read_time
 from sbatchgen.jobs.slurm.queue import SlurmJob, as_job, folder_name, rows, separator
 from sbatchgen.jobs.slurm.state import state
 
@@ -108,16 +108,16 @@ def _job(starts: Sequence[Mapping[str, str]]) -> SlurmJob:
     """Return a job from the rows of its starts, the oldest first."""
     row, before = starts[-1], ""
     if len(starts) > 1:
-        end, nodes = state(starts[-2]["state"]), text(starts[-2]["node_list"])
+        end, nodes = state(starts[-2]["state"]), read_text(starts[-2]["node_list"])
         before = (REQUEUED if end.name == "REQUEUED" else end.words) + f" ({nodes})" * bool(nodes)
     return as_job(
         row,
-        used_s=count(row["used"]),
+        used_s=read_count(row["used"]),
         limit_s=_limit_s(row),
         restarts=len(starts) - 1,
         before=before,
-        cancelled_by=limit(row["state"].partition(" by ")[2]),
-        eligible=time(row["eligible"]),
+        cancelled_by=read_limit(row["state"].partition(" by ")[2]),
+        eligible=read_time(row["eligible"]),
     )
 
 
@@ -139,7 +139,7 @@ def usage(
         elif starts_with_steps:
             _, steps = starts_with_steps[-1]
             steps.append(row)
-    return [_usage(start, steps) for start, steps in starts_with_steps if count(start["used"])]
+    return [_usage(start, steps) for start, steps in starts_with_steps if read_count(start["used"])]
 
 
 def _rows(
@@ -180,22 +180,22 @@ def _rows(
 
 
 def _limit_s(row: Mapping[str, str]) -> int | None:
-    minutes = limit(row["limit"])
+    minutes = read_limit(row["limit"])
     return None if minutes is None else 60 * minutes
 
 
 def _usage(start: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobUsage:
     """Return the usage of a start from its row and the rows of its Slurm steps."""
-    tres = pairs(start["tres"].split(","))
-    nodes = max(count(start["nodes"]), 1)
+    tres = read_pairs(start["tres"].split(","))
+    nodes = max(read_count(start["nodes"]), 1)
     try:
         mib_on_node = Memory.parse(tres["mem"]) // nodes
     except ValueError:
         mib_on_node = 0
     bytes_by_step = {}  # memory on a node: the memory of the largest task, times the most tasks on a node
     for step in steps:
-        tasks_on_node = -(-count(step["tasks"]) // max(count(step["nodes"]), 1))
-        bytes_by_step[step["id"]] = count(step["memory"]) * max(tasks_on_node, 1)
+        tasks_on_node = -(-read_count(step["tasks"]) // max(read_count(step["nodes"]), 1))
+        bytes_by_step[step["id"]] = read_count(step["memory"]) * max(tasks_on_node, 1)
     # The script's own step, JOB.batch, runs beside all others. Other steps may run one after the other.
     batch = sum(size for step, size in bytes_by_step.items() if step.endswith(".batch"))
     largest = max((size for step, size in bytes_by_step.items() if not step.endswith(".batch")), default=0)
@@ -203,12 +203,12 @@ def _usage(start: Mapping[str, str], steps: Sequence[Mapping[str, str]]) -> JobU
     return JobUsage(
         job=job,
         task=task,
-        used_s=count(start["used"]),
+        used_s=read_count(start["used"]),
         limit_s=_limit_s(start),
         nodes=nodes,
-        cpus=count(tres["cpu"]) or None,
-        gpus=gpus_of(tres) or None,
+        cpus=read_count(tres["cpu"]) or None,
+        gpus=gpus_in_tres(tres) or None,
         memory_mib=mib_on_node or None,
-        cpu_s=seconds(start["cpu"].partition(".")[0]) or None,
+        cpu_s=read_seconds(start["cpu"].partition(".")[0]) or None,
         memory_bytes=batch + largest or None,
     )

@@ -7,7 +7,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Duration
 from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.fields import limit, names, pairs, seconds
+from sbatchgen.jobs.slurm.fields import read_limit, read_names, read_pairs, read_seconds
 
 # Fields of `sacctmgr show qos`; "pu" is for each user, "pa" for each account, "grp" for all jobs together.
 _QOS_FIELDS = (
@@ -58,7 +58,7 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
         Account(
             row["account"],
             row["partition"],
-            names(row["qos"]),
+            read_names(row["qos"]),
             default_qos=row["defaultqos"],
             is_default=row["account"] in (user_row["defaultaccount"] for user_row in default_rows),
         )
@@ -79,12 +79,12 @@ def _rows(
 
 def _qos(row: Mapping[str, str]) -> Qos:
     """Return a QOS whose limits for a job include its limits for a user, for an account and for all jobs."""
-    tres = [pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
-    flags, time_max_s = row["flags"].split(","), seconds(row["maxwall"])
-    min_tres = pairs(row["mintres"].split(","))
+    tres = [read_pairs(row[name].split(",")) for name in ("maxtres", "maxtrespu", "maxtrespa", "grptres")]
+    flags, time_max_s = row["flags"].split(","), read_seconds(row["maxwall"])
+    min_tres = read_pairs(row["mintres"].split(","))
 
     def lowest_limit(name: str) -> int | None:
-        limits = (limit(values[name]) for values in tres)
+        limits = (read_limit(values[name]) for values in tres)
         return min((value for value in limits if value is not None), default=None)
 
     return Qos(
@@ -92,10 +92,10 @@ def _qos(row: Mapping[str, str]) -> Qos:
         nodes_max=lowest_limit("node"),
         gpus_max=lowest_limit("gres/gpu"),
         cpus_max=lowest_limit("cpu"),
-        nodes_min=limit(min_tres["node"]),
-        gpus_min=limit(min_tres["gres/gpu"]),
-        cpus_min=limit(min_tres["cpu"]),
-        jobs_max=limit(row["maxsubmitpu"]),
+        nodes_min=read_limit(min_tres["node"]),
+        gpus_min=read_limit(min_tres["gres/gpu"]),
+        cpus_min=read_limit(min_tres["cpu"]),
+        jobs_max=read_limit(row["maxsubmitpu"]),
         deny_on_limit="DenyOnLimit" in flags,
         overrides=tuple(key for flag, key in _OVERRIDES.items() if flag in flags),
     )

@@ -13,7 +13,7 @@ from sbatchgen.base.errors import SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.slurm.accounting import any_accounting
 from sbatchgen.jobs.slurm.client import answer_if_any, query
-from sbatchgen.jobs.slurm.fields import text, time
+from sbatchgen.jobs.slurm.fields import read_text, read_time
 from sbatchgen.jobs.slurm.queue import SlurmJob, queue
 
 # A line of scontrol's output with a path or a text, such as "   WorkDir=/home/me/training".
@@ -96,7 +96,7 @@ def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
         fields = {"JobName": first_line.partition("JobName=")[2]}
         for line in block.split("\n")[1:]:
             if match := _FIELD.match(line):
-                fields[match[1]] = text(match[2])
+                fields[match[1]] = read_text(match[2])
         if memory := _MEMORY.search(block):
             fields["memory"] = memory[1]
         if id_:
@@ -116,7 +116,7 @@ def _job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
         log=log.replace("%", "%%"),
         errors=errors.replace("%", "%%") if errors != log else "",
         memory=fields.get("memory", ""),
-        submitted=time(fields.get("SubmitTime", "").partition(" ")[0]),
+        submitted=read_time(fields.get("SubmitTime", "").partition(" ")[0]),
     )
 
 
@@ -127,9 +127,9 @@ def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> lis
             row=row,
             user=fields["user"],
             name=fields["name"],
-            folder=text(fields["folder"]),
-            line=text(fields.get("submitted", "")),
-            submitted=time(fields["submit_time"]),
+            folder=read_text(fields["folder"]),
+            line=read_text(fields.get("submitted", "")),
+            submitted=read_time(fields["submit_time"]),
         )
         for row, fields in any_accounting(ids, environment) or ()
     ]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.client import answer_if_any, cluster_option
-from sbatchgen.jobs.slurm.fields import limit, text
+from sbatchgen.jobs.slurm.fields import read_limit, read_text
 
 Record = TypeVar("Record")
 _LICENSE = re.compile(
@@ -26,7 +26,7 @@ def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
 
 def settings_in(printed: str) -> dict[str, str]:
     """Return the settings in the output of scontrol by their names; "" for a setting that is not set."""
-    return {name: text(value) for name, value in _SETTING.findall(printed)}
+    return {name: read_text(value) for name, value in _SETTING.findall(printed)}
 
 
 def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
@@ -57,7 +57,7 @@ def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
     size = settings.get("MaxArraySize", "")
     limits = {"max_array_size": size, "max_array_tasks": tasks[1] if tasks else ""}
-    return {key: number for key, value in limits.items() if (number := limit(value)) is not None}
+    return {key: number for key, value in limits.items() if (number := read_limit(value)) is not None}
 
 
 def from_key(key: str, read: Callable[[str], Any] = str) -> Any:

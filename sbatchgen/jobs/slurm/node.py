@@ -12,7 +12,7 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.gres import amount
 from sbatchgen.jobs.slurm.client import answer
 from sbatchgen.jobs.slurm.config import from_key, record_of
-from sbatchgen.jobs.slurm.fields import count, limit, names, pairs, text
+from sbatchgen.jobs.slurm.fields import read_count, read_limit, read_names, read_pairs, read_text
 
 _ITEM = re.compile(r"(?:\([^()]*\)|[^,(])+")  # "gpu:a100:4(IDX:0,2)"; a comma in parentheses ends no item
 _DETAIL = re.compile(r"\(([^()]*)\)$")  # "(IDX:0,2)"
@@ -43,7 +43,7 @@ class NodeGres:
 @functools.lru_cache(maxsize=4096)  # many nodes of a cluster have the same resources
 def node_gres(printed: str) -> tuple[NodeGres, ...]:
     """Return the resources in a value of Gres, GresUsed or GresDrain."""
-    return tuple(_item(item) for item in _ITEM.findall(text(printed)))
+    return tuple(_item(item) for item in _ITEM.findall(read_text(printed)))
 
 
 def _item(item: str) -> NodeGres:
@@ -62,7 +62,7 @@ def _item(item: str) -> NodeGres:
         count=1 if number is None else number,  # `gpu:a100` is one GPU, in slurm.conf and in a request
         consumed="no_consume" not in rest,
         indexes=_indexes(inner.removeprefix("IDX:")) if inner.startswith("IDX:") else (),
-        per_gpu=tuple((None if used == "-" else count(used), count(total)) for used, total in shards),
+        per_gpu=tuple((None if used == "-" else read_count(used), read_count(total)) for used, total in shards),
     )
 
 
@@ -71,7 +71,7 @@ def _indexes(shown: str) -> tuple[int, ...]:
     indexes: list[int] = []
     for part in shown.split(","):
         first, _, last = part.partition("-")
-        low, high = limit(first), limit(last or first)
+        low, high = read_limit(first), read_limit(last or first)
         if low is not None and high is not None:
             indexes += range(low, min(high, low + 4095) + 1)  # at most 4096, if the output is damaged
     return tuple(indexes)
@@ -89,26 +89,26 @@ class SlurmNode:
     """A node as the controller knows it; memory is in MiB."""
 
     name: str = from_key("NodeName")
-    partitions: tuple[str, ...] = from_key("Partitions", names)
+    partitions: tuple[str, ...] = from_key("Partitions", read_names)
     # "IDLE", "MIXED", "ALLOCATED" or "DOWN", for example; without flags
     state: str = from_key("State", lambda state: state.partition("+")[0].rstrip("*~#!%$@^-"))
     # Flags of the state, such as "DRAIN", "NOT_RESPONDING", "CLOUD", "POWERED_DOWN" and "RESERVED"
     flags: frozenset[str] = from_key("State", _flags)
     # Why it is down or drained, in the words of an admin or a program; any text
     reason: str = from_key("Reason")
-    cpus: int = from_key("CPUTot", count)
-    cpus_usable: int = from_key("CPUEfctv", count)  # CPUs that jobs may have
-    cpus_used: int = from_key("CPUAlloc", count)  # CPUs that jobs have
-    sockets: int = from_key("Sockets", count)
-    cores_per_socket: int = from_key("CoresPerSocket", count)
-    threads_per_core: int = from_key("ThreadsPerCore", count)
-    memory: int = from_key("RealMemory", count)
-    memory_reserved: int = from_key("MemSpecLimit", count)  # memory that jobs can't have
-    memory_used: int = from_key("AllocMem", count)
+    cpus: int = from_key("CPUTot", read_count)
+    cpus_usable: int = from_key("CPUEfctv", read_count)  # CPUs that jobs may have
+    cpus_used: int = from_key("CPUAlloc", read_count)  # CPUs that jobs have
+    sockets: int = from_key("Sockets", read_count)
+    cores_per_socket: int = from_key("CoresPerSocket", read_count)
+    threads_per_core: int = from_key("ThreadsPerCore", read_count)
+    memory: int = from_key("RealMemory", read_count)
+    memory_reserved: int = from_key("MemSpecLimit", read_count)  # memory that jobs can't have
+    memory_used: int = from_key("AllocMem", read_count)
     gres: tuple[NodeGres, ...] = from_key("Gres", node_gres)  # generic resources, as configured
     gres_used: tuple[NodeGres, ...] = from_key("GresUsed", node_gres)
-    disk: int = from_key("TmpDisk", count)  # in MiB
-    features: tuple[str, ...] = from_key("AvailableFeatures", names)  # names for --constraint
+    disk: int = from_key("TmpDisk", read_count)  # in MiB
+    features: tuple[str, ...] = from_key("AvailableFeatures", read_names)  # names for --constraint
     last_busy: str = from_key("LastBusyTime")  # when its last job ended, if it has no job
 
 
@@ -125,10 +125,10 @@ def nodes_in(printed: str) -> Iterator[SlurmNode]:
         fields, _, rest = line.partition(" OS=")
         fields += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
         free_text = _FREE_TEXT.search(fields)
-        values = pairs((fields[: free_text.start()] if free_text else fields).split())
+        values = read_pairs((fields[: free_text.start()] if free_text else fields).split())
         if free_text and free_text[0] == " Reason=":  # other free texts may follow the reason
             reason = _FREE_TEXT.split(fields[free_text.end() :], maxsplit=1)[0]
             values["Reason"] = " ".join(_WHO_AND_WHEN.sub("", reason, count=1).split())
-        if not count(values["CPUEfctv"]):  # Slurm prints this field since 22.05
+        if not read_count(values["CPUEfctv"]):  # Slurm prints this field since 22.05
             values["CPUEfctv"] = values["CPUTot"]
         yield record_of(SlurmNode, values)

@@ -17,7 +17,7 @@ from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.jobs.slurm.client import cluster_option, query
-from sbatchgen.jobs.slurm.fields import count, exit_status, seconds, text, time
+from sbatchgen.jobs.slurm.fields import read_count, read_exit_status, read_seconds, read_text, read_time
 from sbatchgen.jobs.slurm.state import State, state
 
 # Fields of squeue --Format, by our names: all releases since 20.11 have them.
@@ -98,13 +98,13 @@ def queue(
     jobs_found = [
         as_job(
             row,
-            used_s=seconds(row["used"]) or 0,
-            limit_s=seconds(row["limit"]),
-            restarts=count(row["restarts"]),
-            command=text(row["command"]),
-            dependency=text(row["dependency"]),
-            planned=text(row["planned"]),
-            eligible=time(row["eligible"]),
+            used_s=read_seconds(row["used"]) or 0,
+            limit_s=read_seconds(row["limit"]),
+            restarts=read_count(row["restarts"]),
+            command=read_text(row["command"]),
+            dependency=read_text(row["dependency"]),
+            planned=read_text(row["planned"]),
+            eligible=read_time(row["eligible"]),
         )
         for row in rows(answer.out, delimiter, [*_FIELDS])
     ]
@@ -136,17 +136,17 @@ def rows(printed: str, delimiter: str, names: Sequence[str]) -> Iterator[dict[st
 def as_job(row: Mapping[str, str], **further: Any) -> SlurmJob:
     """Return a job from a row of squeue or sacct; `further` has attributes that the two print differently."""
     id_ = _ID.fullmatch(row["id"])
-    exit_code, signal = exit_status(row["exit_status"])
+    exit_code, signal = read_exit_status(row["exit_status"])
     return SlurmJob(
         id=row["id"],
-        job=count(id_[1]) if id_ else 0,
+        job=read_count(id_[1]) if id_ else 0,
         task=(id_[2] or "") if id_ else "",
         state=state(row["state"]),
         reason=row["reason"],
-        start=time(row["start"]),
-        end=time(row["end"]),
-        nodes=count(row["nodes"]),
-        node_list=text(row["node_list"]),
+        start=read_time(row["start"]),
+        end=read_time(row["end"]),
+        nodes=read_count(row["nodes"]),
+        node_list=read_text(row["node_list"]),
         exit_code=exit_code,
         signal=signal,
         **further,

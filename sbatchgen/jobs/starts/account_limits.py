@@ -12,7 +12,7 @@ from sbatchgen.base.units import Duration
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.slurm.accounts import accounts
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.fields import count, pairs
+from sbatchgen.jobs.slurm.fields import read_count, read_pairs
 
 # "ClusterName=c1 Account=physics UserName=anna(1000) ...", and "QOS=normal(1) ..."
 _RECORD = re.compile(
@@ -45,14 +45,14 @@ def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Seque
     account = job.options.get("account", "")
     requested = {"gres/gpu": job.gpus_in_all, "node": job.nodes, "cpu": job.cpus_on_node * job.nodes}
     for whose, name, value in _limits_of(limits, account, qos):
-        if name == "MaxWallPJ" and (most_s := 60 * count(value)) < time_s:
+        if name == "MaxWallPJ" and (most_s := 60 * read_count(value)) < time_s:
             return f"{whose} allows {Duration(most_s)}, and the job asks for {Duration(time_s)} ({name})"
-        amounts = pairs(value.split(","))
+        amounts = read_pairs(value.split(","))
         rows = [(noun, amounts[tres], requested[tres]) for tres, noun in _NOUNS.items()]
         rows = [("jobs", value, 1)] if "Jobs" in name else rows
         for noun, amount, wanted in rows:
             match = _AMOUNT.match(amount)
-            if match and wanted and count(match[2] or "") + wanted > int(match[1]):
+            if match and wanted and read_count(match[2] or "") + wanted > int(match[1]):
                 limit, used = match[1], match[2]
                 what = f"has {used} of {limit} {noun} in use" if used else f"allows {limit} {noun}"
                 return f"{whose} {what}, and the job needs {wanted} ({name})"
@@ -62,7 +62,7 @@ def limit_that_delays(limits: str, job: ResourceRequest, time_s: int, qos: Seque
 def max_time_s(limits: str, job: ResourceRequest, qos: Sequence[str]) -> int | None:
     """Return the longest time limit that a job may ask for; None if no limit is known."""
     limits_found = _limits_of(limits, job.options.get("account", ""), qos)
-    return min((60 * count(value) for _, name, value in limits_found if name == "MaxWallPJ"), default=None)
+    return min((60 * read_count(value) for _, name, value in limits_found if name == "MaxWallPJ"), default=None)
 
 
 def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple[str, str, str]]:
@@ -81,5 +81,5 @@ def _limits_of(printed: str, account: str, qos: Sequence[str]) -> Iterator[tuple
             (whose, shared, ("GrpTRES", "GrpJobs", "MaxJobs", "MaxTRESPJ", "MaxWallPJ")),
             (f"your share of {whose}", of_user[1] if of_user else "", ("MaxTRESPU", "MaxJobsPU")),
         ):
-            values = pairs(text.split())
+            values = read_pairs(text.split())
             yield from ((who, name, values[name]) for name in names if values[name])

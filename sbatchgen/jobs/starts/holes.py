@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.hostlist import hosts
-from sbatchgen.jobs.slurm.fields import time
+from sbatchgen.jobs.slurm.fields import read_time
 from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 
@@ -56,7 +56,7 @@ def next_claims(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> 
     used = {name for job in moment.jobs for name in job.node_names}
     long_ago = datetime.min.replace(tzinfo=moment.now.tzinfo)
     idle = [  # each idle node, and since when it is idle
-        (node, time(node.last_busy) or long_ago)
+        (node, read_time(node.last_busy) or long_ago)
         for node in moment.nodes
         if node.state == "IDLE" and node.name not in used
     ]

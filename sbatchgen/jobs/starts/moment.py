@@ -15,7 +15,7 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.config import config
-from sbatchgen.jobs.slurm.fields import count, gpus_of, names, pairs, seconds, text, time
+from sbatchgen.jobs.slurm.fields import read_count, gpus_in_tres, read_names, read_pairs, read_seconds, read_text, read_time
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
@@ -202,27 +202,27 @@ def _queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
 def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
     """Yield the jobs in the output of squeue."""
     for row in rows(printed, delimiter, [*_SQUEUE_FIELDS]):
-        node_count = count(row["nodes"].partition("-")[0])  # "2-4": at least 2
-        gpus = gpus_of(pairs(row["tres"].split(",")))
+        node_count = read_count(row["nodes"].partition("-")[0])  # "2-4": at least 2
+        gpus = gpus_in_tres(read_pairs(row["tres"].split(",")))
         per_node = _GPUS_ON_NODE.search(row["per_node"])
         waiting_tasks = row["id"].partition("_")[2].strip("[]").partition("%")[0]  # "0-5" in "4711_[0-5%2]"
         yield QueuedJob(
             id=row["id"],
-            user=count(row["user"]),
+            user=read_count(row["user"]),
             name=row["name"],
             state=row["state"],
             reason=row["reason"],
-            start=time(row["start"]),
-            end=time(row["end"]),
-            priority=count(row["priority"]),
-            partitions=names(row["partition"]),
+            start=read_time(row["start"]),
+            end=read_time(row["end"]),
+            priority=read_count(row["priority"]),
+            partitions=read_names(row["partition"]),
             nodes=node_count,
-            node_names=tuple(hosts(text(row["node_list"]))),
-            planned_nodes=tuple(hosts(text(row["planned"]))),
+            node_names=tuple(hosts(read_text(row["node_list"]))),
+            planned_nodes=tuple(hosts(read_text(row["planned"]))),
             gpus=gpus or (int(per_node[1]) * node_count if per_node else 0),
             tasks=sum(map(len, indices(waiting_tasks) or ())) or 1,
-            qos=text(row["qos"]),
-            limit_s=seconds(row["limit"]),
-            submitted=time(row["submitted"]),
-            last_look=time(row["last_look"]),
+            qos=read_text(row["qos"]),
+            limit_s=read_seconds(row["limit"]),
+            submitted=read_time(row["submitted"]),
+            last_look=read_time(row["last_look"]),
         )

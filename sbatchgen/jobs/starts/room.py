@@ -11,7 +11,7 @@ from sbatchgen.base.units import Memory
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.lists import is_flat, matches
 from sbatchgen.check.script.resource_request import ResourceRequest
-from sbatchgen.jobs.slurm.fields import limit
+from sbatchgen.jobs.slurm.fields import read_limit
 from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, unavailable
 from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.slurm.partition import SlurmPartition
@@ -85,7 +85,7 @@ def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[s
         return partition.mem_per_gpu * job.gpu_count
     per_cpu, per_node = partition.mem_per_cpu, partition.mem_per_node
     if not per_cpu and not per_node:
-        per_cpu, per_node = (limit(settings.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
+        per_cpu, per_node = (read_limit(settings.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
     return per_cpu * job.cpus_on_node if per_cpu else per_node
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from sbatchgen.base.quoting import counted
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.fields import count
+from sbatchgen.jobs.slurm.fields import read_count
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
 from sbatchgen.jobs.starts.prospect import Prospect, iso
 
@@ -53,7 +53,7 @@ def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, s
     printed = answer_if_any(["sprio", "--noheader", f"--user={os.getuid()}", f"--format={form}"], environment)
     terms: dict[str, str] = {}
     for job, *values in map(str.split, (printed or "").splitlines()):
-        named = [(name, count(value)) for name, value in zip(_TERMS.values(), values, strict=False)]
+        named = [(name, read_count(value)) for name, value in zip(_TERMS.values(), values, strict=False)]
         shown = ", ".join(f"{name} {value}" for name, value in named if value)
         terms[job] = f"; its priority is of {shown}" if shown else ""
     return terms

@@ -169,4 +169,4 @@ def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None
     """Return the time when the controller started; None if it does not answer, or for several clusters."""
     if "," in clusters:
         return None
-    return fields.time(config(environment, clusters).get("BOOT_TIME", ""))
+    return fields.read_time(config(environment, clusters).get("BOOT_TIME", ""))
