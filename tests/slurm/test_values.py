@@ -15,7 +15,7 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.slurm import accounting, accounts, client, queue
 from sbatchgen.jobs.slurm.config import array_limits, settings_in
 from sbatchgen.jobs.slurm.fields import read_count, read_exit_status, gpus_in_tres, read_limit, read_pairs, read_seconds, read_time
-from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
+from sbatchgen.jobs.slurm.gpu_nodes import count_gpus, gpu_nodes
 from sbatchgen.jobs.slurm.node import node_gres, nodes_in
 from sbatchgen.jobs.slurm.partition import partitions_in
 from sbatchgen.lab.discover import facts
@@ -87,7 +87,7 @@ def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
     assert (read_count("9" * 18), read_seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
     row = dict.fromkeys(("state", "reason", "start", "end", "node_list"), "N/A")
     assert (
-        queue.as_job({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None).job == 0
+        queue.job_of_row({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None).job == 0
     )
     assert read_time("0001-01-01T00:00:00") is None
     (gpus,) = node_gres(f"gpu:4(IDX:0-{HUGE},3)")
@@ -143,14 +143,14 @@ class Answers:
 def read_all(answers: Answers) -> Iterator[object]:
     """Everything that reads what Slurm says."""
     ours = {str(number): "0a" for number in range(1, 16)}
-    yield queue.queue({})
-    yield accounting.accounting(ours, SINCE, {})
-    yield accounting.usage(ours, SINCE, {})
+    yield queue.squeue_jobs({})
+    yield accounting.sacct_jobs(ours, SINCE, {})
+    yield accounting.job_usages(ours, SINCE, {})
     settings = settings_in(answers.spoilt((FIXTURES / "scontrol_config_22.05.txt").read_text()))
     yield array_limits(settings)
     recorded = answers.spoilt((FIXTURES / "scontrol_nodes.txt").read_text())
     nodes = [*nodes_in(f"{recorded}\n{answers.spoilt(SHARDS)}")]
-    yield counts(gpu_nodes(nodes, {}))
+    yield count_gpus(gpu_nodes(nodes, {}))
     partitions = [*partitions_in(answers.spoilt((FIXTURES / "scontrol_partitions_22.05.txt").read_text()))]
     cluster = LiveCluster(
         settings=settings, partitions=partitions, nodes=nodes, qos=accounts.qos({}), user="me",

@@ -15,7 +15,7 @@ from sbatchgen.jobs.budget.allowance import allowances
 from sbatchgen.jobs.budget.ledger import Charge, Charges, Standing
 from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
-from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, squeue_jobs
 
 LOST_S = 900.0  # seconds after which a submission without an id has failed
 
@@ -42,8 +42,8 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
             return
         since = datetime.fromtimestamp(min(charge.when for charge in ended.values()) - 3600).astimezone()
         keys = {job: charge.key for job, charge in ended.items()}
-        all_rows = accounting.accounting(keys, since, environment)
-        all_starts = accounting.usage(keys, since, environment) if all_rows is not None else None
+        all_rows = accounting.sacct_jobs(keys, since, environment)
+        all_starts = accounting.job_usages(keys, since, environment) if all_rows is not None else None
         for job, charge in ended.items():
             if all_starts is None or all_rows is None:  # no database answers
                 rows, starts = _by_controller(rows_by_key.get(charge.key, []))
@@ -58,7 +58,7 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
 def _clear_at_once_of_ended(charges: Charges, environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
     """Set `at_once` of ended jobs to 0; return squeue's rows of all jobs, by the keys of the submissions."""
     rows_by_key: dict[str, list[SlurmJob]] = {}
-    for row in queue(environment):
+    for row in squeue_jobs(environment):
         rows_by_key.setdefault(key_of(row.command), []).append(row)
     for key, charge in charges.items():
         rows = rows_by_key.get(key, [])

@@ -14,7 +14,7 @@ from sbatchgen.jobs.runs.program_states import ProgramState
 from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
-from sbatchgen.jobs.slurm.state import Kind, reason
+from sbatchgen.jobs.slurm.state import Kind, explain_reason
 
 MAX_BRIEF_RUNS = 10  # runs that --brief shows, unless more of them wait or run
 MAX_CHARACTERS = 160  # characters of a text that --brief shows
@@ -170,7 +170,7 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
 def _queued(row: SlurmJob) -> _Queued:
     # Slurm also prints a reason for jobs that do not wait, which is "None" while they run.
     waits = row.state.name == "PENDING"
-    why = reason(row.reason, row.id) if waits or row.reason != "None" else None
+    why = explain_reason(row.reason, row.id) if waits or row.reason != "None" else None
     return {
         "id": row.id,
         "state": row.state.name,

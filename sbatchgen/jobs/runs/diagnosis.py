@@ -22,7 +22,7 @@ from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.seen_jobs import ERRORS
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
-from sbatchgen.jobs.slurm.state import reason
+from sbatchgen.jobs.slurm.state import explain_reason
 
 MAX_CAUSES = 3  # causes that people are shown
 MAX_LINE = 300  # characters of a log's line that are shown
@@ -121,7 +121,7 @@ def _end_in_words(end: JobEnd, says: str, *, failed: bool, hidden: bool) -> str:
         says = f"{unit} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
     if failed and end.name in NO_FAILURE and not (hidden and ERRORS in says):
         says += f", {ERRORS}" if hidden else ", but its training failed"
-    if restarted := end.state.restarted or (end.row.before if end.row else ""):
+    if restarted := end.state.restarted or (end.row.last_end if end.row else ""):
         says += f"; the start before: {restarted}"
     return says
 
@@ -138,7 +138,7 @@ def _with_details(says: str, row: SlurmJob | None, training: Progress | None) ->
 def _fix_for_wait(state: RunState) -> str:
     """Return a fix for the reason why a run waits; "" if the run does not wait."""
     waits = [row for row in state.queue_rows[:1] if row.state.name == "PENDING"]
-    return reason(waits[0].reason, waits[0].id).fix if waits else ""
+    return explain_reason(waits[0].reason, waits[0].id).fix if waits else ""
 
 
 def _fix_for_stall(state: RunState) -> str:

@@ -26,7 +26,7 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.slurm.queue import key_of, queue
+from sbatchgen.jobs.slurm.queue import key_of, squeue_jobs
 
 LOOK_TIMEOUT_S = 30  # the time limit of `python3 training --look`
 MAX_CHECKED_VALUES = 64  # values of a sweep that the trainer checks; each check takes 50 ms
@@ -297,7 +297,7 @@ def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str 
     live = {}
     try:
         for cluster in {*clusters.values()}:
-            for row in queue(environment, cluster=cluster):
+            for row in squeue_jobs(environment, cluster=cluster):
                 has_ended = row.state.ended or row.state.name == "COMPLETING"
                 if key_of(row.command) in clusters and not has_ended:
                     live[row.job] = row.state

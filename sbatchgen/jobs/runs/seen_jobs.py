@@ -13,9 +13,9 @@ from sbatchgen.jobs.runs import process, record, shown_starts, stall
 from sbatchgen.jobs.runs.failure import crash_line
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
-from sbatchgen.jobs.slurm.accounting import accounting
-from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
-from sbatchgen.jobs.slurm.state import State, reason, state
+from sbatchgen.jobs.slurm.accounting import sacct_jobs
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, squeue_jobs
+from sbatchgen.jobs.slurm.state import State, explain_reason, state_named
 
 MAX_SUBMIT_S = 900.0  # a submission that takes longer was killed
 # slurmctld saves a job some seconds after it has accepted the job. If it is killed before, the job is lost.
@@ -77,7 +77,7 @@ def _on_cluster(
     """Yield each job of a cluster with its state and squeue's rows; exclude a job still being submitted."""
     by_key: dict[str, list[SlurmJob]] = {}  # squeue's rows, by the keys of the jobs
     ids = set()
-    for row in queue(environment, cluster=cluster):
+    for row in squeue_jobs(environment, cluster=cluster):
         by_key.setdefault(key_of(row.command), []).append(row)
         ids.add(str(row.job))
     unknown = []
@@ -104,7 +104,7 @@ def _from_accounting(
     """Yield jobs that squeue no longer knows, with their last states by Slurm's database or their logs."""
     keys = {job.id: job.key for job in unknown}
     by_id: dict[str, list[SlurmJob]] = {}
-    by_sacct = accounting(keys, time_before(unknown), environment, cluster=cluster) or []
+    by_sacct = sacct_jobs(keys, time_before(unknown), environment, cluster=cluster) or []
     shown_starts.keep_rows(environment, by_sacct)
     for row in by_sacct:
         by_id.setdefault(str(row.job), []).append(row)
@@ -174,7 +174,7 @@ def _why_waiting(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
 
     `runs` has the names of runs by the ids of their jobs.
     """
-    says = reason(row.reason, row.id).means
+    says = explain_reason(row.reason, row.id).means
     if row.reason != "Dependency":
         return says
     # The conditions are joined, as in "afterok:4711(unfulfilled),afterany:4712(fulfilled)".
@@ -226,4 +226,4 @@ def words(job: RunJob) -> str:
     """Return the state of a job in plain words."""
     if job.state in (SUBMITTING, LOST):
         return "being submitted" if job.state == SUBMITTING else "not known"
-    return state(job.state).words if job.state else ("submitted" if not job.ended else "ended")
+    return state_named(job.state).words if job.state else ("submitted" if not job.ended else "ended")

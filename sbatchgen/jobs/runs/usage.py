@@ -145,7 +145,7 @@ def accounted(states: Sequence[RunState], environment: Mapping[str, str]) -> tup
             batch = jobs[first : first + MAX_JOBS]
             keys = {job.id: job.key for job in batch}
             try:
-                rows = accounting.usage(keys, time_before(batch), environment, cluster=cluster)
+                rows = accounting.job_usages(keys, time_before(batch), environment, cluster=cluster)
             except SlurmError as error:
                 problems += [problem.what for problem in error.problems]
                 break

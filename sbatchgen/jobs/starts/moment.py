@@ -19,7 +19,7 @@ from sbatchgen.jobs.slurm.fields import read_count, gpus_in_tres, read_names, re
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
-from sbatchgen.jobs.slurm.queue import rows, separator
+from sbatchgen.jobs.slurm.queue import table_rows, new_separator
 
 _SQUEUE_FIELDS = {  # the fields of `squeue --Format`, by the keys of the rows that are read
     "id": "JobArrayID",
@@ -193,15 +193,15 @@ def _with_tiers(jobs: Sequence[QueuedJob], partitions: Sequence[SlurmPartition])
 
 def _queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
     """Return all jobs that squeue shows."""
-    delimiter = separator()
+    delimiter = new_separator()
     fields = ",".join(f"{field}:{delimiter}" for field in _SQUEUE_FIELDS.values())
-    printed = client.answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment)
+    printed = client.answer_text(["squeue", "--all", "--noheader", f"--Format={fields}"], environment)
     return [*_jobs_in(printed, delimiter)]
 
 
 def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
     """Yield the jobs in the output of squeue."""
-    for row in rows(printed, delimiter, [*_SQUEUE_FIELDS]):
+    for row in table_rows(printed, delimiter, [*_SQUEUE_FIELDS]):
         node_count = read_count(row["nodes"].partition("-")[0])  # "2-4": at least 2
         gpus = gpus_in_tres(read_pairs(row["tres"].split(",")))
         per_node = _GPUS_ON_NODE.search(row["per_node"])

@@ -12,7 +12,7 @@ from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.lists import is_flat, matches
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.slurm.fields import read_limit
-from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, unavailable
+from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, why_unavailable
 from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.slurm.partition import SlurmPartition
 
@@ -122,7 +122,7 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
-    why_closed = unavailable(node)
+    why_closed = why_unavailable(node)
     if why_closed and not (why_closed == "reserved" and "reservation" in job):
         yield why_closed
     features = job.options.get("constraint", "")
@@ -159,5 +159,5 @@ def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Ite
             total = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
             used = [gres for gres in node.gres_used if gres.name == name and kind in ("", gres.type)]
             spare = sum(gres.count for gres in total) - sum(gres.count for gres in used)
-            if spare < count and all(gres.consumed for gres in total):  # Slurm does not count any others
+            if spare < count and all(gres.is_consumed for gres in total):  # Slurm does not count any others
                 yield f"fewer than {count} free {name}"

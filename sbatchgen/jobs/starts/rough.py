@@ -33,7 +33,7 @@ def ask_slurm(
     try:
         with private_script(script, name, new_key()) as file:
             words = ["sbatch", "--test-only", *options, str(file)]
-            limit_s = client.patience_s(env, timeout or TEST_TIMEOUT_S)
+            limit_s = client.query_limit_s(env, timeout or TEST_TIMEOUT_S)
             answer = client.run(
                 words, env, timeout=limit_s, fix_if_missing=client.FIX_FOR_SUBMISSIONS, for_job=True
             )

@@ -26,7 +26,7 @@ from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.runs.index import Index, RunJob
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.client import submit_environment
-from sbatchgen.jobs.slurm.queue import key_of, queue
+from sbatchgen.jobs.slurm.queue import key_of, squeue_jobs
 from sbatchgen.jobs.submit.submission import Submission
 
 # The keys of values that are the job's name, or contain it by default.
@@ -100,7 +100,7 @@ def _find_twin(submission: Submission, index: Index, environment: Mapping[str, s
         if common_parts := _common_parts(job, folders[job.run], submission, checksum):
             common_by_key[job.key] = common_parts
     with contextlib.suppress(SlurmError):  # the submission then reports why Slurm does not answer
-        for queued_job in queue(environment) if common_by_key else ():
+        for queued_job in squeue_jobs(environment) if common_by_key else ():
             key = key_of(queued_job.command)
             if key in common_by_key and not queued_job.state.ended:
                 return _Twin(str(queued_job.job), common_by_key[key])
