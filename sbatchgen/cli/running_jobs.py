@@ -134,7 +134,7 @@ def _queue_rows(id_: str, cluster: str) -> list[SlurmJob]:
 
     job, _, task = id_.partition("_")
     rows = squeue_jobs(os.environ, cluster=cluster)
-    of_job = [row for row in rows if str(row.job) == job and task in ("", row.task)]
+    of_job = [row for row in rows if str(row.base_id) == job and task in ("", row.task)]
     return [row for row in of_job if not row.state.ended and row.state.name != "COMPLETING"]
 
 

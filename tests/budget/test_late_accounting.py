@@ -20,7 +20,7 @@ def row(task: str, state: str, used_s: int) -> SlurmJob:
     ended_as: dict[str, Any] = {"nodes": 1, "node_list": "n1", "exit_code": 0, "signal": 0}
     command = "/x/sbatchgen-abc-x/job.slurm"
     return SlurmJob(
-        id=f"7_{task}", job=7, task=task, state=ended, reason="None", command=command, **times, **ended_as
+        id=f"7_{task}", base_id=7, task=task, state=ended, reason="None", command=command, **times, **ended_as
     )
 
 

@@ -26,7 +26,7 @@ def row(
 
     return SlurmJob(
         id=job,
-        job=int(job.partition("_")[0]),
+        base_id=int(job.partition("_")[0]),
         task="",
         state=state_named(how),
         reason="None",

@@ -223,7 +223,9 @@ def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Comma
 
 def test_arrays_with_a_throttle_start_one_after_the_other() -> None:
     sent: list[tuple[str, ...]] = []
-    submit_arrays(submission_of("0-5%2"), divide_into_arrays(range(9), 6), 2, send(99, sent, SlurmError.of("")), [])
+    submit_arrays(
+        submission_of("0-5%2"), divide_into_arrays(range(9), 6), 2, send(99, sent, SlurmError.of("")), []
+    )
     assert sent == [("0-5%2", ""), ("0-2%2", "--array=0-2%2 --dependency=afterany:1 6")]
 
 

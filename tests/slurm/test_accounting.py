@@ -13,7 +13,7 @@ import pytest
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.jobs.slurm import client
-from sbatchgen.jobs.slurm.accounting import JobUsage, sacct_jobs, job_usages
+from sbatchgen.jobs.slurm.accounting import JobUsage, job_usages, sacct_jobs
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES
@@ -56,7 +56,7 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
         60,
         True,
     )
-    assert (array_2.job, array_2.task, array_2.exit_code) == (6, "2", 1)
+    assert (array_2.base_id, array_2.task, array_2.exit_code) == (6, "2", 1)
     assert exit_3.start
     assert exit_3.node_list == "n1"
     cancelled = next(job for job in jobs.values() if job.state.name == "CANCELLED")
@@ -65,7 +65,7 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
 
 
 def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> None:
-    assert [(job.state.name, job.used_s) for job in read_jobs(environment) if job.job == 4] == [
+    assert [(job.state.name, job.used_s) for job in read_jobs(environment) if job.base_id == 4] == [
         ("COMPLETED", 40)
     ]
 

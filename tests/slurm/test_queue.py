@@ -60,7 +60,7 @@ def only(environment: dict[str, str], job: int | str) -> SlurmJob:
 def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -> None:
     first = submit(controller, "--hold", "--time=90", "--wrap=true")
     held = only(environment, first)
-    assert (held.id, held.job, held.task) == (str(first), first, "")
+    assert (held.id, held.base_id, held.task) == (str(first), first, "")
     assert (held.state.name, held.reason) == ("PENDING", "JobHeldUser")
     assert (held.limit_s, held.used_s, held.nodes, held.node_list) == (5400, 0, 1, "")
     assert (held.exit_code, held.signal, held.restarts, held.command) == (0, 0, 0, "")
@@ -85,10 +85,10 @@ def test_a_path_that_looks_like_something_else(controller: Controller, environme
     asked = ("--hold", f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
     job = submit(controller, *asked, str(script))
     other = submit(controller, *asked, "--wrap=true")
-    assert [row.job for row in squeue_jobs(environment, [job, other])] == [job, other]
+    assert [row.base_id for row in squeue_jobs(environment, [job, other])] == [job, other]
     row = find_job("c0ffee", environment)
     assert row
-    assert (row.job, row.state.name) == (job, "PENDING")
+    assert (row.base_id, row.state.name) == (job, "PENDING")
     assert row.command == str(script).replace("\udcff", "\ufffd")
     assert find_job("c0ff", environment) is None
 
@@ -99,12 +99,12 @@ def test_an_array_that_waits_is_one_record_with_all_its_tasks(
     tasks = ",".join(str(number * number) for number in range(1, 31))  # more than the 64 characters of squeue
     array = submit(controller, "--hold", f"--array={tasks}%7", "--wrap=true")
     row = only(environment, array)
-    assert (row.id, row.job, row.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
+    assert (row.id, row.base_id, row.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
 
 
 def test_parts_of_a_heterogeneous_job(controller: Controller, environment: dict[str, str]) -> None:
     job = submit(controller, "--hold", ":", "--wrap=true")
-    assert {(row.id, row.job, row.task) for row in squeue_jobs(environment, [job])} == {
+    assert {(row.id, row.base_id, row.task) for row in squeue_jobs(environment, [job])} == {
         (f"{job}+0", job, ""),
         (f"{job}+1", job, ""),
     }
@@ -116,7 +116,7 @@ def test_ended_jobs_and_jobs_of_hidden_partitions_are_told(
     job = submit(controller, "--hold", "--partition=hidden", "--wrap=true")
     controller.run(["scancel", str(job)])
     assert only(environment, job).state.name == "CANCELLED"
-    mine = {row.job: row for row in squeue_jobs(environment)}
+    mine = {row.base_id: row for row in squeue_jobs(environment)}
     assert mine[job].state.ended
 
 
@@ -124,7 +124,7 @@ def test_jobs_that_slurm_does_not_know_are_left_out(
     controller: Controller, environment: dict[str, str]
 ) -> None:
     job = submit(controller, "--hold", "--wrap=true")
-    assert [row.job for row in squeue_jobs(environment, [999_998, job, "999999_3"])] == [job]
+    assert [row.base_id for row in squeue_jobs(environment, [999_998, job, "999999_3"])] == [job]
     assert squeue_jobs(environment, [999_999]) == []
     assert squeue_jobs(environment, ["999999_3"]) == []
     assert squeue_jobs(environment, [999_998, 999_999]) == []
@@ -163,7 +163,7 @@ def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, st
     cluster.until(lambda: only(running, job).state.name == "RUNNING", "a second run")
     known = find_job("c0ffee", running)
     assert known
-    assert known.job == job
+    assert known.base_id == job
     cluster.run(["scontrol", "requeuehold", str(job)], check=True)
     cluster.until(lambda: only(running, job).reason == "job requeued in held state", "a held job")
     cluster.run(["scancel", str(job)], check=True)
@@ -240,7 +240,13 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
         f"{text}print('Goodbye')\n".replace("table =", "print('Welcome')\ntable =")
     )
     (row,) = squeue_jobs({"PATH": str(tmp_path)}, [12])
-    assert (row.job, row.state.name, row.limit_s, row.used_s, row.start) == (12, "NEW_STATE", None, 0, None)
+    assert (row.base_id, row.state.name, row.limit_s, row.used_s, row.start) == (
+        12,
+        "NEW_STATE",
+        None,
+        0,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

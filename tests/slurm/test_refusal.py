@@ -12,12 +12,12 @@ from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.jobs.slurm.refusal import (
     OptionSource,
     Refusal,
+    known_texts,
     options_at_fault,
     options_of_job,
     options_of_script,
     read_test_answer,
     refusals,
-    known_texts,
 )
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES

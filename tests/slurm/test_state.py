@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbatchgen.jobs.slurm.state import State, state_named, known_states
+from sbatchgen.jobs.slurm.state import State, known_states, state_named
 from tests.cluster.job import TERMINAL
 
 

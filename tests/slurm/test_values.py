@@ -14,7 +14,15 @@ from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.slurm import accounting, accounts, client, queue
 from sbatchgen.jobs.slurm.config import array_limits, settings_in
-from sbatchgen.jobs.slurm.fields import read_count, read_exit_status, gpus_in_tres, read_limit, read_pairs, read_seconds, read_time
+from sbatchgen.jobs.slurm.fields import (
+    gpus_in_tres,
+    read_count,
+    read_exit_status,
+    read_limit,
+    read_pairs,
+    read_seconds,
+    read_time,
+)
 from sbatchgen.jobs.slurm.gpu_nodes import count_gpus, gpu_nodes
 from sbatchgen.jobs.slurm.node import node_gres, nodes_in
 from sbatchgen.jobs.slurm.partition import partitions_in
@@ -77,7 +85,12 @@ SINCE = datetime(2026, 11, 22, tzinfo=timezone.utc)
 
 
 def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
-    assert (read_limit(HUGE), read_count(HUGE), read_seconds(f"{HUGE}:00"), read_seconds(f"{HUGE}-00:00:00")) == (
+    assert (
+        read_limit(HUGE),
+        read_count(HUGE),
+        read_seconds(f"{HUGE}:00"),
+        read_seconds(f"{HUGE}-00:00:00"),
+    ) == (
         None,
         0,
         None,
@@ -87,7 +100,10 @@ def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
     assert (read_count("9" * 18), read_seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
     row = dict.fromkeys(("state", "reason", "start", "end", "node_list"), "N/A")
     assert (
-        queue.job_of_row({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None).job == 0
+        queue.job_of_row(
+            {**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None
+        ).base_id
+        == 0
     )
     assert read_time("0001-01-01T00:00:00") is None
     (gpus,) = node_gres(f"gpu:4(IDX:0-{HUGE},3)")

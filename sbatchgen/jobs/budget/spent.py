@@ -48,7 +48,7 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
             if all_starts is None or all_rows is None:  # no database answers
                 rows, starts = _by_controller(rows_by_key.get(charge.key, []))
             else:
-                rows = [row for row in all_rows if str(row.job) == job]
+                rows = [row for row in all_rows if str(row.base_id) == job]
                 starts = [start for start in all_starts if start.job == job]
             if not _is_complete(rows, rows_by_key.get(charge.key, []), charge.tasks):
                 continue
@@ -62,7 +62,7 @@ def _clear_at_once_of_ended(charges: Charges, environment: Mapping[str, str]) ->
         rows_by_key.setdefault(key_of(row.command), []).append(row)
     for key, charge in charges.items():
         rows = rows_by_key.get(key, [])
-        job = charge.job or (str(rows[0].job) if rows else "")
+        job = charge.job or (str(rows[0].base_id) if rows else "")
         was_submitted_or_failed = bool(job) or time.time() > charge.when + LOST_S
         has_ended = was_submitted_or_failed and all(row.state.ended for row in rows)
         charges[key] = charge._replace(job=job, at_once=0 if has_ended else charge.at_once)

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, table, words
 from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, why_unavailable
-from sbatchgen.jobs.starts.prospect import Prospects, clock
+from sbatchgen.jobs.starts.prospect import Prospects, clock_text
 from sbatchgen.jobs.starts.room import Availability
 
 MAX_NAMES = 8  # names of nodes or partitions in a line
@@ -106,7 +106,9 @@ def starts_as_text(answer: Prospects) -> str:
     now = datetime.fromisoformat(answer.time)
     rows = [("STARTS", "ENDS BY", "KIND", "NODES", "GPUS", "GPU-HOURS", "OPTIONS")]
     for row in answer.rows:
-        start, end = (clock(datetime.fromisoformat(at), now) if at else "?" for at in (row.start, row.end))
+        start, end = (
+            clock_text(datetime.fromisoformat(at), now) if at else "?" for at in (row.start, row.end)
+        )
         start = "now" if row.kind == "hole" and row.start == answer.time else start
         amounts = (str(row.nodes), str(row.gpus), f"{row.gpu_hours:,.1f}")
         options = "" if row.kind == "plan" else words(row.options) or "as asked for"

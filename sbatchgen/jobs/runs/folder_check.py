@@ -300,7 +300,7 @@ def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str 
             for row in squeue_jobs(environment, cluster=cluster):
                 has_ended = row.state.ended or row.state.name == "COMPLETING"
                 if key_of(row.command) in clusters and not has_ended:
-                    live[row.job] = row.state
+                    live[row.base_id] = row.state
     except SlurmError:  # the submission reports why Slurm does not answer
         return None
     if not live:

@@ -79,11 +79,11 @@ def _on_cluster(
     ids = set()
     for row in squeue_jobs(environment, cluster=cluster):
         by_key.setdefault(key_of(row.command), []).append(row)
-        ids.add(str(row.job))
+        ids.add(str(row.base_id))
     unknown = []
     for job in jobs:
         if rows := by_key.get(job.key):
-            yield job_from_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
+            yield job_from_rows(job._replace(id=str(rows[0].base_id)), rows, folders[job.run]), rows
         elif job.id in ids:  # the row of this id has another key
             yield job._replace(state=LOST, ended=True, says=_FORGOTTEN), []
         elif job.id:
@@ -107,7 +107,7 @@ def _from_accounting(
     by_sacct = sacct_jobs(keys, time_before(unknown), environment, cluster=cluster) or []
     shown_starts.keep_rows(environment, by_sacct)
     for row in by_sacct:
-        by_id.setdefault(str(row.job), []).append(row)
+        by_id.setdefault(str(row.base_id), []).append(row)
     for job in unknown:
         rows = by_id.get(job.id, [])
         if rows and all(row.state.ended for row in rows):

@@ -12,8 +12,16 @@ from datetime import datetime, timezone
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.units import Memory
 from sbatchgen.jobs.slurm.client import cluster_option, query
-from sbatchgen.jobs.slurm.fields import read_count, gpus_in_tres, read_limit, read_pairs, read_seconds, read_text, read_time
-from sbatchgen.jobs.slurm.queue import SlurmJob, job_of_row, folder_prefix, table_rows, new_separator
+from sbatchgen.jobs.slurm.fields import (
+    gpus_in_tres,
+    read_count,
+    read_limit,
+    read_pairs,
+    read_seconds,
+    read_text,
+    read_time,
+)
+from sbatchgen.jobs.slurm.queue import SlurmJob, folder_prefix, job_of_row, new_separator, table_rows
 from sbatchgen.jobs.slurm.state import state_named
 
 # Our name of a field -> its name in `sacct --format`. All releases since 20.11 have these fields, but only
@@ -62,8 +70,8 @@ class JobUsage:
     gpus: int | None = None  # allocated GPUs on all nodes together; None if Slurm does not count GPUs
     memory_mib: int | None = None  # allocated memory on each node
     cpu_s: int | None = None  # CPU time in seconds of all processes that have ended
-    # The most memory that was in use on a node. Slurm only knows the most of each task, so this is the sum for
-    # tasks that all had their most at the same time.
+    # The most memory that was in use on a node. Slurm only knows the most of each task, so this is the sum
+    # for tasks that all had their most at the same time.
     memory_bytes: int | None = None
 
 
@@ -72,8 +80,8 @@ def sacct_jobs(
 ) -> list[SlurmJob] | None:
     """Return jobs of the user from the database; None if no database answers.
 
-    `jobs` maps the id of each job to the key of its submission, because Slurm may have given the same id to an
-    older job. Jobs that ended before `since` are excluded. A requeued job has the state of its last start.
+    `jobs` maps the id of each job to the key of its submission, because Slurm may have given the same id to
+    an older job. Jobs that ended before `since` are excluded. A requeued job has the state of its last start.
     Raises SlurmError if sacct fails.
     """
     options = [*cluster_option(cluster), "--allocations", "--duplicates"]

@@ -12,8 +12,8 @@ from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.slurm.client import answer_if_any
 from sbatchgen.jobs.slurm.fields import read_limit, read_names, read_pairs, read_seconds
 
-# Fields of `sacctmgr show qos`. The limits that end in "pu" are for each user, those that end in "pa" for each
-# account, and those that begin with "grp" for all jobs of the QOS together.
+# Fields of `sacctmgr show qos`. The limits that end in "pu" are for each user, those that end in "pa" for
+# each account, and those that begin with "grp" for all jobs of the QOS together.
 _QOS_FIELDS = (
     "name",
     "maxwall",
@@ -75,7 +75,7 @@ def accounts(user: str, cluster: str, environment: Mapping[str, str]) -> list[Ac
 def _sacctmgr_rows(
     entity: Sequence[str], fields: Sequence[str], environment: Mapping[str, str]
 ) -> list[dict[str, str]] | None:
-    """Return the rows that `sacctmgr show ENTITY` prints, as mappings from fields; None without a database."""
+    """Return the rows that `sacctmgr show ENTITY` prints, as mappings from fields; None without database."""
     printed = answer_if_any(["sacctmgr", "-nP", "show", *entity, f"format={','.join(fields)}"], environment)
     if printed is None:
         return None

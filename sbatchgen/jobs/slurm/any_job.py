@@ -34,7 +34,8 @@ class AnyJob:
     folder: str = ""  # the folder in which it runs, by default the folder of submission
     command: str = ""  # the path of its script, before Slurm 24.05 with the script's arguments
     line: str = ""  # the command line of its submission
-    # The path of its output, with each "%" doubled as in the value of --output; "" if only sacct knows the job
+    # The path of its output, with each "%" doubled as in the value of --output; "" if only sacct knows the
+    # job
     log: str = ""
     errors: str = ""  # the path of its stderr in the same form; "" if stderr is in the log
     memory: str = ""  # the requested memory on each node, such as "500M"

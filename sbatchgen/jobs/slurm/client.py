@@ -86,7 +86,7 @@ class Output:
 
 
 def cluster_option(cluster: str) -> list[str]:
-    """Return the option --clusters of Slurm's commands; no option if `cluster` is "", this machine's cluster."""
+    """Return the option --clusters of Slurm's commands; no option for "", the cluster of this machine."""
     return [f"--clusters={cluster}"] if cluster else []
 
 
@@ -180,8 +180,8 @@ def run_here(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
 def submit_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     """Return the environment without variables that would change the job, and the names of these variables.
 
-    SBATCH_* and SLURM_* variables override options of the script. PYXIS_CONTAINER_* variables start the script
-    itself in a container (args.c of pyxis), and the image of the container has no srun.
+    SBATCH_* and SLURM_* variables override options of the script. PYXIS_CONTAINER_* variables start the
+    script itself in a container (args.c of pyxis), and the image of the container has no srun.
     """
     removed = [name for name in environment if name.startswith(_JOB_PREFIXES) and name != _CONF_VARIABLE]
     return {name: value for name, value in environment.items() if name not in removed}, sorted(removed)

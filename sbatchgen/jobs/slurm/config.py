@@ -15,7 +15,8 @@ from sbatchgen.jobs.slurm.fields import read_limit, read_text
 Record = TypeVar("Record")
 # A licence: "LicenseName=ansys Total=4"
 _LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)
-# A switch of the lowest level, to which nodes are connected: "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-16]"
+# A switch of the lowest level, to which nodes are connected: "SwitchName=s1 Level=0 LinkSpeed=1
+# Nodes=n[1-16]"
 _LEAF_SWITCH = re.compile(r"^SwitchName=\S+ Level=0 .*?\bNodes=(\S+)", re.MULTILINE)
 _SETTING = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)  # "ClusterName             = msu"
 

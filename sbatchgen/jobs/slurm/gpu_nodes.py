@@ -1,8 +1,8 @@
 """Finds out which GPUs of a live cluster are free, taken by a job, or shared by jobs.
 
-A shard is a part of a GPU that a job may request, so that several jobs share the GPU. A GPU with shards in use
-can't be taken whole, and a taken GPU has no free shards (gres.html of Slurm). Since 23.11, Slurm shows for
-each node how many shards of each GPU are in use. Older releases show the shards only of each job.
+A shard is a part of a GPU that a job may request, so that several jobs share the GPU. A GPU with shards in
+use can't be taken whole, and a taken GPU has no free shards (gres.html of Slurm). Since 23.11, Slurm shows
+for each node how many shards of each GPU are in use. Older releases show the shards only of each job.
 
 While a job is ending on a node, Slurm 22.05 already shows its GPUs as free, but no other job can start there.
 """
@@ -15,13 +15,13 @@ from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.client import answer_text
 from sbatchgen.jobs.slurm.node import NodeGres, SlurmNode, node_gres
-from sbatchgen.jobs.slurm.queue import table_rows, new_separator
+from sbatchgen.jobs.slurm.queue import new_separator, table_rows
 from sbatchgen.jobs.slurm.state import state_named, state_texts
 
 _OPEN_STATES = ("IDLE", "MIXED", "ALLOCATED")  # states of nodes that take jobs, unless a flag forbids it
 _JOB_STATE = re.compile(r" JobState=(\S+) Reason=")  # " JobState=RUNNING Reason=None"
 # The nodes of a running job, and the generic resources that the job has on each of them, for example
-# "Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:1(IDX:2)"
+# "Nodes=n[1-2] CPU_IDs=0-3 Mem=4096 GRES=gpu:a100:1(IDX:2)".
 _GRES_ON_NODES = re.compile(r" Nodes=(\S+) CPU_IDs=\S+ Mem=\S+ GRES=(\S+)")
 # The start of a job's record: "JobId=4711 JobName=". A text that a user has chosen may look the same.
 _RECORD_START = re.compile(r"^JobId=([0-9]+) (?:\w+=\S+ )*?JobName=", re.MULTILINE)
@@ -120,8 +120,8 @@ def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
                 taken.add(index)
             elif used:
                 shards_used[index] = used
-        # Before 23.11, a node shows only which GPUs have shards in use, not how many. It does not show a GPU on
-        # which a job has freed some of its shards. The shards of the jobs fill both gaps.
+        # Before 23.11, a node shows only which GPUs have shards in use, not how many. It does not show a GPU
+        # on which a job has freed some of its shards. The shards of the jobs fill both gaps.
         if not gres.per_gpu:
             shards_used |= {index: None for index in gres.indexes if index < len(types)}
             for index in indexes_of_type:
@@ -149,8 +149,8 @@ def _gres_named(name: str, all_gres: Iterable[NodeGres]) -> list[NodeGres]:
 def _types_by_index(configured: Sequence[NodeGres], used: Sequence[NodeGres]) -> list[str]:
     """Return the types of a node's GPUs in the order of their indexes.
 
-    Slurm shows the index and the type only of GPUs in use. The other GPUs get the remaining types in the order
-    of slurm.conf.
+    Slurm shows the index and the type only of GPUs in use. The other GPUs get the remaining types in the
+    order of slurm.conf.
     """
     remaining = Counter[str]()
     for gres in configured:

@@ -30,7 +30,7 @@ _AUTHOR_OF_REASON = re.compile(r" \[\S*@[0-9T:-]+\]")
 
 @frozen(slots=True)
 class NodeGres:
-    """Generic resources (gres) of one name and type on a node: the configured, the used or the drained amount."""
+    """Generic resources of one name and type on a node: the configured, the used or the drained amount."""
 
     name: str  # such as "gpu", "shard" or "mps"
     type: str = ""  # such as "a100"; "" without a type
@@ -38,8 +38,8 @@ class NodeGres:
     is_consumed: bool = True  # whether jobs use them up; with `no_consume` any number of jobs may have them
     # The indexes of the GPUs in use. For shards before 23.11, the indexes of the GPUs with shards in use
     indexes: tuple[int, ...] = ()
-    # For shards since 23.11, a pair for each GPU: the shards in use, or None if a job has the whole GPU; and all
-    # shards of the GPU
+    # For shards since 23.11, a pair for each GPU: the shards in use, or None if a job has the whole GPU; and
+    # all shards of the GPU
     per_gpu: tuple[tuple[int | None, int], ...] = ()
 
 
@@ -65,7 +65,9 @@ def _gres_of_item(item: str) -> NodeGres:
         count=1 if number is None else number,  # `gpu:a100` is one GPU, in slurm.conf and in a request
         is_consumed="no_consume" not in parts,
         indexes=_indexes(detail.removeprefix("IDX:")) if detail.startswith("IDX:") else (),
-        per_gpu=tuple((None if used == "-" else read_count(used), read_count(total)) for used, total in shards),
+        per_gpu=tuple(
+            (None if used == "-" else read_count(used), read_count(total)) for used, total in shards
+        ),
     )
 
 
@@ -124,7 +126,9 @@ def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[Slurm
     Raises SlurmError if Slurm does not answer.
     """
     future_option = ["-F"] if future else []
-    return list(nodes_in(answer_text(["scontrol", "-a", "-o", "-d", *future_option, "show", "node"], environment)))
+    return list(
+        nodes_in(answer_text(["scontrol", "-a", "-o", "-d", *future_option, "show", "node"], environment))
+    )
 
 
 def nodes_in(printed: str) -> Iterator[SlurmNode]:

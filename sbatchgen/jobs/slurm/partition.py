@@ -1,13 +1,21 @@
-"""Reads the partitions and reservations of a live cluster from `scontrol show partition` and `reservation`."""
+"""Asks scontrol(1) for the partitions and reservations of a live cluster."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.slurm.client import answer_text, answer_if_any
+from sbatchgen.jobs.slurm.client import answer_if_any, answer_text
 from sbatchgen.jobs.slurm.config import from_key, record_of
-from sbatchgen.jobs.slurm.fields import read_count, read_limit, read_names, read_pairs, read_seconds, read_text, read_time
+from sbatchgen.jobs.slurm.fields import (
+    read_count,
+    read_limit,
+    read_names,
+    read_pairs,
+    read_seconds,
+    read_text,
+    read_time,
+)
 
 # The blanks before a field such as "Nodes=". Other blanks are part of a value, such as the name of a group.
 _SEPARATOR = re.compile(r" +(?=[A-Z][A-Za-z]*=)")
@@ -91,7 +99,9 @@ class SlurmReservation:
     """A reservation as the controller knows it."""
 
     name: str = from_key("ReservationName")
-    nodes: str = from_key("Nodes", read_text)  # "n[1-4]"; "" if it reserves no nodes, but licences for example
+    nodes: str = from_key(
+        "Nodes", read_text
+    )  # "n[1-4]"; "" if it reserves no nodes, but licences for example
     partition: str = from_key("PartitionName", read_text)  # the partition of its nodes; "" if it names none
     start: datetime | None = from_key("StartTime", read_time)
     # The time of its end, such as "2026-01-31T12:00:00+01:00"; "" if it has no end

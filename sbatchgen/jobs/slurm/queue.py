@@ -58,8 +58,8 @@ class SlurmJob:
     base_id: int  # the id of the job, or of the whole array: 4711
     task: str  # the index of an array's task: "3", or "[5-9%2]" for tasks that wait; "" without an array
     state: State
-    # Slurm's name of the reason why the job waits, such as "Priority"; "None" if it does not wait. sacct gives
-    # the last reason why the job waited.
+    # Slurm's name of the reason why the job waits, such as "Priority"; "None" if it does not wait. sacct
+    # gives the last reason why the job waited.
     reason: str
     # The start and the end in local time. For a job that has not started or ended, they are Slurm's forecast;
     # None if not known.
@@ -123,7 +123,9 @@ def find_job(key: str, environment: Mapping[str, str], *, cluster: str = "") -> 
 
     Raises SlurmError like `squeue_jobs`.
     """
-    return next((job for job in squeue_jobs(environment, cluster=cluster) if key_of(job.command) == key), None)
+    return next(
+        (job for job in squeue_jobs(environment, cluster=cluster) if key_of(job.command) == key), None
+    )
 
 
 def new_separator() -> str:

@@ -148,8 +148,8 @@ def refusals(exit_status: int, stderr: str, options: Mapping[str, OptionSource])
     explained = [pair for line in stderr.splitlines() if (pair := _explained_line(line, options))]
     has_specific = any(refusal.means for refusal, is_general in explained if not is_general)
     shown = [refusal for refusal, is_general in explained if not (is_general and has_specific)]
-    # If two messages have the same explanation, only the first is shown. A dict keeps the last value of a key,
-    # so it is filled in reversed order.
+    # If two messages have the same explanation, only the first is shown. A dict keeps the last value of a
+    # key, so it is filled in reversed order.
     by_explanation = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
     distinct = [*reversed(by_explanation.values())]
     return distinct or [Refusal(says=f"sbatch ended with exit status {exit_status}")]

@@ -150,7 +150,7 @@ def _find_lost_job(
             boot = _boot_time(environment, clusters)
             for cluster in clusters.split(","):
                 if job := find_job(key, environment, cluster=cluster):
-                    return Accepted(str(job.job), cluster, "")
+                    return Accepted(str(job.base_id), cluster, "")
             if boot_before and boot and boot != boot_before and boot.timestamp() > called_at:
                 return None
         except SlurmError:

@@ -112,7 +112,7 @@ def _debit(
 def reserve_run_folder(
     submission: Submission, environment: Mapping[str, str], note: Note
 ) -> Iterator[tuple[Submission, int | None]]:
-    """Make the run folder and the log folders of a submission, and lock the run folder while the context lasts.
+    """Make the folders of a submission, and lock its run folder while the context lasts.
 
     The lock keeps other submissions out of the run folder. If an earlier submit command was killed before it
     recorded its job in the folder, the job gets its record now.
@@ -156,8 +156,8 @@ def _settle_pending_record(run_dir: Path, pending: Record, environment: Mapping[
             with contextlib.suppress(OSError):  # the record matters more than the script
                 script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST)
                 text = files.read_own(script, submitted_scripts.MAX_BYTES)
-                submitted_scripts.keep(run_dir, str(job.job), text)
-            records.keep(run_dir, replace(pending, job=str(job.job), cluster=cluster))
+                submitted_scripts.keep(run_dir, str(job.base_id), text)
+            records.keep(run_dir, replace(pending, job=str(job.base_id), cluster=cluster))
             return
     records.drop(run_dir)
 
@@ -197,7 +197,8 @@ def submit(
     option = submission.option_sources.get("clusters")
     clusters = sbatch_environment.get("SBATCH_CLUSTERS") or (option.value if option else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
-    # The first job of a chain or a sweep makes the snapshot of the code; the later jobs use the same snapshot.
+    # The first job of a chain or a sweep makes the snapshot of the code; the later jobs use the same
+    # snapshot.
     snapshot = submission.snapshot
     new_snapshot = snapshot if snapshot and not snapshot.place.exists() else None
     if new_snapshot:
@@ -265,7 +266,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
 
 @contextlib.contextmanager
 def _errors_as_warnings(note: Note) -> Iterator[None]:
-    """Print an error of the index as a warning and go on, because a job can be submitted without the index."""
+    """Print an error of the index as a warning, because a job can be submitted without the index."""
     try:
         yield
     except DocumentError as error:

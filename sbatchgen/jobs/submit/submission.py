@@ -6,8 +6,9 @@ A chain is for clusters where a job may not requeue itself. Its jobs continue on
 other. Each job starts after all earlier jobs have ended without success. When a job has completed the
 training, Slurm removes the later jobs.
 
-Each job depends on all earlier jobs. If job 3 depended only on job 2, it would start after job 1 has completed
-the training: Slurm then removes job 2, and a removed job has not completed (seen on 22.05.8 and 26.05.5).
+Each job depends on all earlier jobs. If job 3 depended only on job 2, it would start after job 1 has
+completed the training: Slurm then removes job 2, and a removed job has not completed (seen on 22.05.8 and
+26.05.5).
 
 After a failure the script cancels the waiting jobs of its chain. It finds them in squeue by their Command,
 which contains their keys: all keys of a chain start with the same word. If job 1 fails before job 2 is
@@ -58,7 +59,7 @@ class Submission:
 
 
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders of a script's logs, which must be made because Slurm before 23.02 does not make them.
+    """Return the folders of a script's logs, which Slurm before 23.02 does not make.
 
     `name` is the name of the job, which replaces %x in a path. Raises DocumentError if a folder has another
     pattern of sbatch, such as %j, because only the running job knows its value.
@@ -86,8 +87,8 @@ def options_of_chain(earlier_jobs: Sequence[str], dependency: str) -> tuple[str,
     """
     if not earlier_jobs:
         return (f"--dependency={dependency}",) if dependency else ()
-    # sbatch does not allow "?" (any of these conditions) and "," (all of them) in the same dependency. A later
-    # job may drop the user's dependency, because the first job of the chain has waited for it.
+    # sbatch does not allow "?" (any of these conditions) and "," (all of them) in the same dependency. A
+    # later job may drop the user's dependency, because the first job of the chain has waited for it.
     kept = dependency if "?" not in dependency else ""
     conditions = ",".join(filter(None, (kept, f"afternotok:{':'.join(earlier_jobs)}")))
     return (f"--dependency={conditions}", "--kill-on-invalid-dep=yes")

@@ -103,7 +103,7 @@ def _find_twin(submission: Submission, index: Index, environment: Mapping[str, s
         for queued_job in squeue_jobs(environment) if common_by_key else ():
             key = key_of(queued_job.command)
             if key in common_by_key and not queued_job.state.ended:
-                return _Twin(str(queued_job.job), common_by_key[key])
+                return _Twin(str(queued_job.base_id), common_by_key[key])
     return None
 
 
