@@ -204,6 +204,6 @@ def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
 
 def _refuse_without_slurm(resolved: ResolvedJob) -> None:
     """Raise CommandLineError for a job of a profile without Slurm."""
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
         raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")

@@ -137,7 +137,7 @@ def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tup
 
     training = request_of(job, (), job_options)
     options = job_options
-    if training.resolved.slurm:
+    if training.resolved.uses_slurm:
         options = session.session_options(job_options, training.resolved.profile)
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)

@@ -37,7 +37,9 @@ class TrainerJob(JudgedJob):
     def working_folder(self) -> Path | None:
         """The folder in which the job starts its trainer; None if only the running job knows the folder."""
         resolved = self.resolved
-        folder = ShellPath((resolved.snapshot_dir if resolved.slurm else "") or resolved.options.chdir or "")
+        folder = ShellPath(
+            (resolved.snapshot_dir if resolved.uses_slurm else "") or resolved.options.chdir or ""
+        )
         in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
         if in_image or folder.unset(self.environment):
             return None
@@ -56,7 +58,7 @@ class TrainerJob(JudgedJob):
             return promises_restarts(self.resolved)
         folder, saved_files = self.working_folder or self.submit_folder, self.source.saved
         may_have_checkpoint = not saved_files or any((folder / file.name).exists() for file in saved_files)
-        continues = self.resolved.stoppable or self.resolved.never_asks
+        continues = self.resolved.stoppable or self.resolved.is_resume_off_by_default
         return self.has_earlier_job and continues and may_have_checkpoint
 
     @property
@@ -124,7 +126,7 @@ def promises_restarts(resolved: ResolvedJob) -> bool:
 
 def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     """Return the review's message after `restarts:` about lost work; "" if the training may be resumed."""
-    if source is None or not (resolved.restartable or resolved.never_asks):
+    if source is None or not (resolved.restartable or resolved.is_resume_off_by_default):
         return ""
     fault = checkpoint_fault(str(resolved.trainer), source)
     if fault and promises_restarts(resolved):

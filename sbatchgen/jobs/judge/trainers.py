@@ -139,7 +139,11 @@ def _own_options(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB048", "warning", "a trainer that saves nothing")
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks):
+    if (
+        job.source
+        and job.source.saves_nothing
+        and (resolved.restartable or resolved.is_resume_off_by_default)
+    ):
         starts_again = promises_restarts(resolved)
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
         if starts_again and resolved.chain > 1:
@@ -248,7 +252,7 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB054", "info", "a profile that was checked long ago")
 def _old_profile(job: TrainerJob) -> Iterator[Hit]:
     profile = job.resolved.profile
-    if profile.age > OLD_DAYS and job.resolved.slurm:
+    if profile.age > OLD_DAYS and job.resolved.uses_slurm:
         what = f"the facts of profile '{profile.name}' were last verified {profile.age} days ago, on "
         what += f"{profile.checked}: partitions and limits may have changed"
         check = f"sbatchgen profile check {_profile_to_type(job.resolved)} --live, on the cluster"
@@ -310,7 +314,7 @@ def _job_changes_python(job: TrainerJob) -> bool:
 
 def _gets_this_path(job: TrainerJob) -> bool:
     """Return whether the job gets the PATH of this shell, and PYTHONPATH adds no folders of packages."""
-    gets_all_variables = not job.resolved.slurm or "export" not in job.resolved.directives
+    gets_all_variables = not job.resolved.uses_slurm or "export" not in job.resolved.directives
     return gets_all_variables and "PYTHONPATH" not in job.environment
 
 

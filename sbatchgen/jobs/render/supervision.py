@@ -37,7 +37,7 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
     names_urls = any(named.fact == "urls" for program in programs for named in program.lists)
     return {
         "programs": [_program_functions(program, folder_variable) for program in programs],
-        "addresses": tuple(_all_address_lines(programs, slurm=resolved.slurm)),
+        "addresses": tuple(_all_address_lines(programs, slurm=resolved.uses_slurm)),
         "ports": ports,
         "first_port_of_programs": launch.first_port(resolved, ports),
         # the main program last, because its errors may follow from another program's

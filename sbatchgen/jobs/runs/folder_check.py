@@ -118,7 +118,7 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
             continue
         checked |= new
         args = [sweep.filled(arg, point) for arg in resolved.args]
-        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
+        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placeholder_names)], 1)
         if not isinstance(answer, Problem):
             continue
         # Without the value, an unknown flag gives the same message for each point, and is reported once.
@@ -213,7 +213,7 @@ def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> It
 
 def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
     """Return whether the job is submitted on this machine, or runs on it."""
-    submits = resolved.slurm and bool(search_path.find("sbatch", environment))
+    submits = resolved.uses_slurm and bool(search_path.find("sbatch", environment))
     return submits or resolved.profile.scheduler == "none"
 
 
@@ -230,7 +230,7 @@ def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str,
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file, with its severity on a machine that submits the job."""
-    snapshot = resolved.snapshot_dir if resolved.slurm else None
+    snapshot = resolved.snapshot_dir if resolved.uses_slurm else None
     named = snapshot or resolved.options.chdir  # the working folder of the job, if one is named
     chdir = filled_path(named, folder, environment) if named else folder
     if snapshot and chdir and not chdir.is_dir():

@@ -101,7 +101,7 @@ def submission_of_job(
         option_sources=options_of_job(resolved),
         log_folders=log_folders(read_script(text), folder, resolved.name),
         run_dir=run_dir,
-        local=not resolved.slurm,
+        local=not resolved.uses_slurm,
         jobs=resolved.chain,
         review=_review(request, traced, findings, facts, run_dir, code=code, plan_command=plan_command),
         record=replace(_new_record(request, folder), code=code, reads=reads),
@@ -167,7 +167,7 @@ def _conflict_finder(
     dependency may share its folder, because it starts after the other jobs.
     """
     has_own_folder = "${SLURM_" in resolved.run_dir
-    if not resolved.slurm or has_own_folder or resolved.options.dependency:
+    if not resolved.uses_slurm or has_own_folder or resolved.options.dependency:
         return None
     at = str(resolved.origin("run_dir"))
     return partial(folder_check.conflict_with_job, run_dir, environment, at=at)
@@ -249,7 +249,7 @@ def _with_folders(request: Request, run_dir: Path | None, snapshot: Snapshot | N
     If the job names another log, the log is not changed.
     """
     resolved = request.resolved
-    if run_dir and resolved.slurm and resolved.origin("options.output").level is Level.DEFAULT:
+    if run_dir and resolved.uses_slurm and resolved.origin("options.output").level is Level.DEFAULT:
         try:
             escaped_folder = Text.parse(str(run_dir)).replace("%", "%%")  # sbatch reads "%" as a pattern
         except ValueError as error:
@@ -281,7 +281,7 @@ def _render_and_check(
         what = f"template '{resolved.template}' does not go to the snapshot"
         raise DocumentError.of(what, fix="keep the block 'paths' of job.sh.j2, or submit without --snapshot")
     lines = script.split("\n")
-    findings_of_lint = lint_rendered(resolved, script) if resolved.slurm else []
+    findings_of_lint = lint_rendered(resolved, script) if resolved.uses_slurm else []
     return traced, [*findings, *(_with_place_of_key(resolved, lines, each) for each in findings_of_lint)]
 
 
@@ -312,7 +312,7 @@ def _new_snapshot(
 
     `further_files` are files that git does not track. Raises the errors of `submission_of_job`.
     """
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         raise CommandLineError.of("--snapshot needs Slurm: without it the job starts at once")
     package = bundled("code") if launch.uses_code(resolved) and not resolved.profile.paths.code else None
     chdir = resolved.options.chdir
@@ -331,7 +331,7 @@ def _code_of_old_snapshot(resolved: ResolvedJob, run_dir: Path | None) -> Code |
 
     If an earlier job of the run folder has made the snapshot, the code has the commit of that job's record.
     """
-    if not resolved.snapshot_dir or not resolved.slurm:
+    if not resolved.snapshot_dir or not resolved.uses_slurm:
         return None
     place = Path(resolved.snapshot_dir)
     codes = [earlier.code for earlier in record.records(run_dir)] if run_dir else []

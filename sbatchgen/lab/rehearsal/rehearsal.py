@@ -295,7 +295,7 @@ def can_compute_memory(resolved: ResolvedJob) -> bool:
 
 def refuse_unfit(resolved: ResolvedJob) -> None:
     """Raise FitError for a job that needs no Slurm, or has too many processes for this machine."""
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="submit the job itself")
     processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
