@@ -232,7 +232,7 @@ def _step_wrapper(submission: Record) -> list[str]:
     from sbatchgen.jobs.runtimes import RUNTIMES
 
     runtime = submission.value("runtime")
-    enter_container = RUNTIMES[runtime].enter if runtime in RUNTIMES else ""
+    enter_container = RUNTIMES[runtime].enter_script if runtime in RUNTIMES else ""
     gpus = sum(count for _, count in gpu_amounts(submission.value("--gpus-per-node")) or ())
     gpu_warning = _GPU_WARNING.format(gpus=gpus) if gpus else ""
     shell_code = gpu_warning + (enter_container or ('exec "$@"' if gpus else ""))

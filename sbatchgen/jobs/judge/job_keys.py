@@ -301,7 +301,7 @@ def _unexported_variables(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB035", "error", "a value with line breaks for Enroot")
 def _line_breaks(job: JudgedJob) -> Iterator[Hit]:
-    why_not = job.resolved.runtime.one_line_values
+    why_not = job.resolved.runtime.why_one_line_values
     for name, value in job.resolved.env.items() if why_not else ():
         if value and "\n" in value:
             what = f"{name} has line breaks: {why_not}"
@@ -316,7 +316,7 @@ def _save_at_preemption(job: JudgedJob) -> Iterator[Hit]:
     # The bundled trainer has loaded all modules that a save needs before the image's mount ends.
     if resolved.is_bundled or not saves_at_preemption:
         return
-    if fault := resolved.runtime.unsaved(resolved):
+    if fault := resolved.runtime.fault_of_saving(resolved):
         what = f"jobs of other partitions may preempt this one, and {fault.what}"
         yield Hit(job.at(fault.key), what, fault.fix)
 

@@ -198,7 +198,7 @@ def _mounts(job: JudgedJob) -> Iterator[Hit]:
         if "," in text or after_colon:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
-        elif why := resolved.runtime.unmountable(text):
+        elif why := resolved.runtime.why_unmountable(text):
             yield Hit(job.at(key), f"'{path}' can't be mounted: {why}", fix)
 
 

@@ -224,7 +224,7 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
     resolved, environment = job.resolved, job.environment
     edf_name = str(resolved.software.get("edf") or "")
     mounts = (
-        edf.mounted(edf_name, job.submit_folder, environment)
+        edf.mounted_folders(edf_name, job.submit_folder, environment)
         if resolved.runtime is edf.RUNTIME and edf_name
         else None
     )

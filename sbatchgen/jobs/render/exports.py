@@ -69,7 +69,7 @@ def _words_without_env(resolved: ResolvedJob) -> list[str]:
         f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name
         for name in launch.trainer_folders(resolved)
     ]
-    return [*words, *resolved.runtime.own_exports(resolved)]
+    return [*words, *resolved.runtime.exports_for_program(resolved)]
 
 
 def node_setup_lines(resolved: ResolvedJob) -> Iterator[str]:

@@ -8,7 +8,7 @@ from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.modes import AGENTS
 from sbatchgen.jobs.render import arguments
 from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share
-from sbatchgen.jobs.runtimes.base import MASKS, absolute, from_submit_folder
+from sbatchgen.jobs.runtimes.base import GPU_VARIABLES, from_submit_folder, path_in_bash
 
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 # A trainer with these variables takes itself for a rank of srun, but finds no world size and no address.
@@ -208,7 +208,7 @@ def mounted_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, .
     `folder_variable` is the name of the bash variable with the folder of submission. The result is () for a
     runtime that mounts folders itself.
     """
-    return needed_folders(resolved, folder_variable) if resolved.runtime.mounts_own else ()
+    return needed_folders(resolved, folder_variable) if resolved.runtime.mounts_run_folders else ()
 
 
 def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ..
     resume = from_submit_folder(resolved.resume, resolved)
     if resume.startswith(("/", "${")):
         folders.append(quoting.path(resume.rpartition("/")[0])[1:-1])
-    return (*folders, *(quoting.path(absolute(bind, folder_variable))[1:-1] for bind in binds))
+    return (*folders, *(quoting.path(path_in_bash(bind, folder_variable))[1:-1] for bind in binds))
 
 
 def _step_lines(resolved: ResolvedJob) -> Iterator[str]:
@@ -322,7 +322,7 @@ def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequ
     if (
         resolved.mode.uses_gpus and resolved.uses_slurm
     ):  # of the variables with a process's GPUs, the first stays,
-        unset += MASKS[resolved.gpu_vendor][1:]  # because Slurm may set several (gres.conf(5), Flags)
+        unset += GPU_VARIABLES[resolved.gpu_vendor][1:]  # because Slurm may set several (gres.conf(5), Flags)
     changes = [f"-u {name}" for name in unset if name not in resolved.env]
     changes += resolved.runtime.environment_changes(resolved)  # srun may look up other programs on the node
     if changes:
@@ -345,7 +345,7 @@ def _launcher_lines(resolved: ResolvedJob) -> Iterator[str]:
     bundled = '"$CODE_DIR/training"'
     trainer, is_module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
-    mask = MASKS[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
+    mask = GPU_VARIABLES[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= {python}"  # Slurm would unset an exported variable before the step
     if resolved.launcher in AGENTS:

@@ -22,7 +22,7 @@ from sbatchgen.jobs.render.templates import environment_of, render_template
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.jobs.runtimes.base import absolute, inherits_variable
+from sbatchgen.jobs.runtimes.base import inherits_variable, path_in_bash
 
 # launcher -> the title of the command in the script; without a launcher it is the mode's title.
 TITLES = {
@@ -231,7 +231,9 @@ def _runtime_variables(
     resolved: ResolvedJob, folder_variable: str, exported: Sequence[str]
 ) -> dict[str, Any]:
     """Return the template's variables for the bash functions that set up the runtimes of all programs."""
-    values = {name: value for runtime in RUNTIMES.values() for name, value in runtime.unset.items()}
+    values = {
+        name: value for runtime in RUNTIMES.values() for name, value in runtime.values_in_other_jobs.items()
+    }
     jobs = resolved.jobs
     for job in jobs:
         variables = job.runtime.variables(job, folder_variable, exported)
@@ -272,12 +274,12 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return {
         # "runs/a/." -> "runs/a": with a slash at the end, bash would follow a link
-        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, folder_variable)),
+        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", path_in_bash(resolved.run_dir, folder_variable)),
         "uses_data": launch.uses_data(resolved),
-        "data": absolute(resolved.data, folder_variable),
+        "data": path_in_bash(resolved.data, folder_variable),
         "uses_code": launch.uses_code(resolved),
-        "code": absolute(resolved.code, folder_variable) if resolved.code else str(code),
-        "snapshot": absolute(resolved.snapshot_dir, folder_variable)
+        "code": path_in_bash(resolved.code, folder_variable) if resolved.code else str(code),
+        "snapshot": path_in_bash(resolved.snapshot_dir, folder_variable)
         if resolved.snapshot_dir and resolved.uses_slurm
         else "",
         # names of variables in these paths, apart from variables that nearly every site sets

@@ -240,7 +240,7 @@ def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str
         yield error(resolved, "options.chdir", what, f"mkdir {quoting.word(str(chdir))}, or another --chdir")
     elif chdir:
         yield from _missing_trainers(resolved, chdir)
-    if chdir and resolved.runtime.mounts_own and (why := unmountable(resolved, str(chdir))):
+    if chdir and resolved.runtime.mounts_run_folders and (why := unmountable(resolved, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
         yield error(resolved, "options.chdir", what, "name a symbolic link with a plain name: --chdir LINK")
     if resolved.trainer and resolved.resume not in ("auto", "off"):
@@ -249,7 +249,7 @@ def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str
             finding = error(resolved, "resume", f"there is no checkpoint {path}", "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
     find = partial(filled_path, folder=folder, environment=environment)
-    missing_of_runtimes = (job.runtime.missing(job, find) for job in resolved.jobs)
+    missing_of_runtimes = (job.runtime.missing_files(job, find) for job in resolved.jobs)
     for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(missing_of_runtimes)):
         yield error(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
@@ -264,7 +264,7 @@ def unmountable(resolved: ResolvedJob, folder: str) -> str:
     """Return why a container can't mount a folder at the folder's own path; "" if it can."""
     if "," in folder or ":" in folder:
         return "the path would be split at the comma or colon"
-    return resolved.runtime.unmountable(folder)
+    return resolved.runtime.why_unmountable(folder)
 
 
 def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:

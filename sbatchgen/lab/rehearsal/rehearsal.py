@@ -324,7 +324,9 @@ def _on_this_machine(
     """Return a job without things that this machine lacks, and the parts that stay unproven, with reasons."""
     unproven, args = [], list(resolved.args)
     is_login_node = bool(search_path.find("sbatch", environment))
-    missing = resolved.runtime.missing(resolved, partial(filled_path, folder=folder, environment=environment))
+    missing = resolved.runtime.missing_files(
+        resolved, partial(filled_path, folder=folder, environment=environment)
+    )
     if resolved.runtime.is_container or any(missing):
         unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
