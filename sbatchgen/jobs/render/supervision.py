@@ -128,14 +128,14 @@ def _program_functions(program: JobProgram, folder_variable: str) -> ProgramFunc
 def _start_lines(program: JobProgram, folder_variable: str) -> Iterator[str]:
     """Yield the lines that start a program; each program except the main one has its own log."""
     job, share = program.job, program.share
-    if not (job.slurm or share.is_main):
+    if not (job.uses_slurm or share.is_main):
         yield f'exec >>"{_LOG_FOLDER}/{share.bash_name}.0.log" 2>&1'
     yield from (f"export {line}" for line in quoting.packed(_program_exports(program)))
     command = launch.command_lines(
         job, exports.exported_names(job), launch.mounted_folders(job, folder_variable)
     )
     # srun's messages about the ends of tasks go to a file of their own: after TERM there is one for each task
-    has_srun_log = job.slurm and not share.is_main
+    has_srun_log = job.uses_slurm and not share.is_main
     messages = [f'2>>"{_LOG_FOLDER}/{share.bash_name}.srun.log"'] if has_srun_log else []
     yield " \\\n        ".join(quoting.packed([*command, *messages]))
 

@@ -134,7 +134,8 @@ class ResolvedJob:
     launcher: str | None  # None for a mode without launchers
     runtime: Runtime
     settings: JobSettings  # how jobs start, as the profile, the partition and the job together set it
-    step: Mapping[str, str]  # options of the srun that starts the training; "true" sets a flag, "false" none
+    # Options of the srun that starts the training. "true" stands for a flag, and "false" removes an option.
+    step: Mapping[str, str]
     software: Mapping[str, Any]  # the keys of the runtime that the job or the profile sets, such as `image`
     options: SbatchOptions
     extra_options: Mapping[str, str]
@@ -190,7 +191,7 @@ class ResolvedJob:
 
     @property
     def gpu_vendor(self) -> str:
-        """The maker of the GPUs: "nvidia" or "amd"."""
+        """The maker of the GPUs: "nvidia", "amd" or "intel"."""
         return self.profile.gpu_vendor
 
     @property

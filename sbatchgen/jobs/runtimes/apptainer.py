@@ -202,7 +202,7 @@ class ApptainerRuntime(base.ContainerRuntime):
 
 
 def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any]) -> Iterator[str]:
-    """Yield the bind mounts of an old script's command; put flags into `keys`, and the rest into the draft."""
+    """Yield the bind mounts of an old command; its flags go into `keys`, the rest into the draft."""
     for option in tool.uses:
         if option.name == "bind":
             yield from draft.option_list(tool, option)

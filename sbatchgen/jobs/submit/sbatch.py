@@ -128,7 +128,7 @@ def reserve_run_folder(
     """
     refuse_past_budget(submission, environment)
     run_dir = submission.run_dir
-    if not run_dir:  # of a script that the user wrote; the run folders of jobs are known before
+    if not run_dir:  # a finished script gets its run folder here
         name = f"{run_name(submission.record.name)}-{new_key()}"
         run_dir = run_index.index_file(environment).parent / "runs" / name
     make_log_folders(submission, note)
@@ -176,12 +176,21 @@ def submit(
 ) -> SubmittedRun:
     """Submit a job that `reserve_run_folder` has yielded, and keep its script and its record.
 
-    sbatch gets further `options`, such as a dependency; the script gets `arguments`. With `keep_env`, sbatch
-    also gets the user's SBATCH_* and SLURM_* variables. sbatch holds the descriptor `lock` open until it has
-    ended, so that no other submission begins before.
+    Args:
+        submission: The submission, as `reserve_run_folder` has yielded it.
+        options: Further options of sbatch, such as a dependency.
+        arguments: The arguments of the script.
+        lock: The descriptor of the lock. sbatch holds it open until it has ended, even if this command is
+            killed.
+        environment: The user's environment.
+        index: The index of runs; None if it can't be used.
+        note: Prints a line for the user.
+        keep_env: Whether sbatch also gets the user's SBATCH_* and SLURM_* variables.
+        key: The key of the submission, which a job of a chain gets from its chain; "" for a new key.
 
-    Raises SlurmError if Slurm refuses the job or does not answer, and OSError if the run folder can't be
-    written.
+    Raises:
+        SlurmError: Slurm refuses the job, or does not answer.
+        OSError: The run folder can't be written.
     """
     sbatch_environment, removed = (
         (dict(environment), []) if keep_env else client.submit_environment(environment)
