@@ -182,11 +182,8 @@ def _reads_data(resolved: ResolvedJob) -> bool:
     if resolved.trainer:  # the profile's data set is for the bundled trainer
         return level >= Level.PROJECT
     dataset = _dataset(resolved.args)  # perhaps the placeholder of a sweep's parameter
-    return (
-        level > Level.DEFAULT
-        or dataset in _FILE_DATASETS
-        or dataset.strip("{}") in resolved.placeholder_names
-    )
+    is_placeholder = dataset.strip("{}") in resolved.placeholder_names
+    return level > Level.DEFAULT or dataset in _FILE_DATASETS or is_placeholder
 
 
 def trainer_folders(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -319,10 +316,9 @@ def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequ
     unset: tuple[str, ...] = RENDEZVOUS_VARIABLES if hides_rendezvous else ()
     if hides_rank(resolved):
         unset += _SRUN_RANK_VARIABLES
-    if (
-        resolved.mode.uses_gpus and resolved.uses_slurm
-    ):  # of the variables with a process's GPUs, the first stays,
-        unset += GPU_VARIABLES[resolved.gpu_vendor][1:]  # because Slurm may set several (gres.conf(5), Flags)
+    if resolved.mode.uses_gpus and resolved.uses_slurm:
+        # Slurm may set several variables with a process's GPUs (gres.conf(5), Flags). The first stays.
+        unset += GPU_VARIABLES[resolved.gpu_vendor][1:]
     changes = [f"-u {name}" for name in unset if name not in resolved.env]
     changes += resolved.runtime.environment_changes(resolved)  # srun may look up other programs on the node
     if changes:

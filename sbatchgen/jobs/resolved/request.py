@@ -56,18 +56,12 @@ def read_request(
 ) -> Request:
     """Return the request of a command line.
 
-    Args:
-        job: A mode, or the path of a job file.
-        args: The trainer's arguments.
-        job_options: The values of the options on the command line, by the names of `parameters`.
-        environment: The user's environment.
-        folder: The current folder.
-        check: Returns the findings of a job. They decide the partition of a job that names none.
-        read_trainer: Returns the lowest layer: the settings that follow from the text of the trainer.
-        text: The text of the job file, if an editor has not saved it yet.
+    `job` is a mode or the path of a job file, `args` are the trainer's arguments, and `job_options` has the
+    values of the options by the names of `parameters`. `check` returns the findings of a job, which decide
+    the partition if the job names none. `read_trainer` returns the lowest layer: the settings that follow
+    from the text of the trainer. `text` is the text of the job file, if an editor has not saved it yet.
 
-    Raises:
-        SbatchgenError: The command line or a file is wrong.
+    Raises SbatchgenError if the command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, job_options)

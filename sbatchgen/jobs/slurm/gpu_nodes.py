@@ -103,13 +103,7 @@ def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
     gpus_used = [gres for gres in _gres_named("gpu", node.gres_used) if gres.count]
     types = _types_by_index(_gres_named("gpu", node.gres), gpus_used)
     taken = _taken_indexes(types, gpus_used)
-    shards, shards_used = [0] * len(types), dict[int, int | None]()
-    for gres in _gres_named("shard", node.gres):
-        indexes_of_type, shards_left = _indexes_of_type(types, gres.type), gres.count
-        # Divide the shards among the GPUs as _distribute_count of Slurm's gres_c_s.c does.
-        for number, index in enumerate(indexes_of_type):
-            shards[index] = shards_left // (len(indexes_of_type) - number)
-            shards_left -= shards[index]
+    shards, shards_used = _configured_shards(types, node), dict[int, int | None]()
     for gres in _gres_named("shard", node.gres_used):
         indexes_of_type = _indexes_of_type(types, gres.type)
         # Slurm lists all GPUs of the node, or only the GPUs of the type.
@@ -140,6 +134,18 @@ def node_with_gpus(node: SlurmNode, shards_of_jobs: ShardsInUse) -> GpuNode:
     )
     is_numbered = all(len(gres.indexes) == gres.count for gres in gpus_used)
     return GpuNode(node, gpus, is_numbered)
+
+
+def _configured_shards(types: Sequence[str], node: SlurmNode) -> list[int]:
+    """Return the number of shards of each GPU of a node; `types` has the types of the GPUs."""
+    shards = [0] * len(types)
+    for gres in _gres_named("shard", node.gres):
+        indexes_of_type, shards_left = _indexes_of_type(types, gres.type), gres.count
+        # Divide the shards among the GPUs as _distribute_count of Slurm's gres_c_s.c does.
+        for number, index in enumerate(indexes_of_type):
+            shards[index] = shards_left // (len(indexes_of_type) - number)
+            shards_left -= shards[index]
+    return shards
 
 
 def _gres_named(name: str, all_gres: Iterable[NodeGres]) -> list[NodeGres]:

@@ -135,9 +135,7 @@ class _Search:
     ) -> Prospect:
         """Return the row of a shape that starts at `begin` with the time limit `time_s`.
 
-        If the time limit is too short for the training, the row says which part of the training is done. If
-        the training may be cut into pieces, the row has the options for as many starts as it needs. `gap_s`
-        are the seconds after the first piece in which no other piece can start.
+        If the training may be cut into pieces, no piece can start in the `gap_s` seconds after the first.
         """
         resources, needs_s = shape.job.resources, shape.needs_s
         start_count = 1
@@ -152,12 +150,11 @@ class _Search:
                 ends_after_s = needs_s + (start_count - 1) * restart_s + gap_s
                 cost = f"{restart_s:.0f} s" if restart_s else "what no run has measured"
                 says += f", which ends after {start_count} starts at the soonest; a start costs {cost}"
-                restart_options = _restart_options(shape.job, start_count)
-                shape = replace(shape, added_options={**shape.added_options, **restart_options})
+                added_options = {**shape.added_options, **_restart_options(shape.job, start_count)}
+                shape = replace(shape, added_options=added_options)
         options = tuple(word for name, value in shape.added_options.items() for word in (f"--{name}", value))
         command = self._shapes.original.rerun
-        # For how many seconds the job may hold its GPUs
-        used_s = time_s if start_count == 1 else max(time_s, ends_after_s - gap_s)
+        seconds_with_gpus = time_s if start_count == 1 else max(time_s, ends_after_s - gap_s)
         return Prospect(
             kind=kind,
             partition=shape.partition.name,
@@ -166,7 +163,7 @@ class _Search:
             time_s=time_s,
             start=iso_text(begin),
             end=iso_text(begin + timedelta(seconds=ends_after_s)),
-            gpu_hours=round(resources.gpus_in_all * used_s / 3600, 2),
+            gpu_hours=round(resources.gpus_in_all * seconds_with_gpus / 3600, 2),
             needs_s=needs_s,
             starts=start_count,
             options=options,

@@ -65,18 +65,10 @@ def call_sbatch(
 ) -> Accepted:
     """Call sbatch, again if necessary, until the job is submitted or refused; return the accepted job.
 
-    Args:
-        command: The call of sbatch; its last word is the path of the script, which `private_script` made.
-        environment: The environment of sbatch and squeue.
-        error_of: Returns the error for an answer of sbatch that refuses the job.
-        note: Prints why the submission takes long.
-        arguments: The arguments of the script.
-        clusters: The names of the clusters that sbatch may choose from, with commas; "" for the default.
-        lock: The descriptor of the run folder's lock, which sbatch holds open until it has ended.
-
-    Raises:
-        LostError: sbatch's answer was lost, and the job is not in the queue, but may still appear there.
-        SbatchgenError: The job does not exist and will not appear.
+    The last word of `command` is the script that `private_script` has made. `error_of` returns the error for
+    an answer that refuses the job. `note` prints why the submission takes long. sbatch holds the descriptor
+    `lock` open until it has ended. Raises LostError if sbatch's answer was lost and the job may still appear,
+    and another SbatchgenError if the job does not exist.
     """
     deadline, pause = time.monotonic() + RETRY_S, 1.0
     while True:
@@ -98,8 +90,7 @@ def call_sbatch(
             raise error_of(answer)
         if pause == 1.0:  # print the note once, before the first pause
             note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
-        # The pause is random, so that commands which failed together do not call the controller together.
-        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - no secret
+        time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - other commands try again at other times
         pause = min(LONGEST_PAUSE_S, 2 * pause)
 
 

@@ -37,20 +37,10 @@ def submission_of_script(
     keep_env: bool = False,
     earlier: Sequence[str] = (),
 ) -> Submission:
-    """Return the submission of a finished script.
+    """Return the submission of a finished script; options of sbatch in `given` override its own.
 
-    Args:
-        path: The script.
-        given: The options on the command line; options of sbatch override the script's own.
-        args: The arguments after "--", which a finished script can't take.
-        environment: The user's environment.
-        folder: The current folder, in which Slurm will start the script.
-        keep_env: Whether sbatch also gets the user's SBATCH_* and SLURM_* variables.
-        earlier: The options of sbatch in the script's last submission, such as "--mem=64G"; `given` wins.
-
-    Raises:
-        CommandLineError: An option in `given` is not an option of sbatch, or `args` is not empty.
-        DocumentError: The script can't be read.
+    They also override those in `earlier`, of its last submission. Raises CommandLineError if `given` has
+    other options, or if there are `args` for a trainer; DocumentError if the script can't be read.
     """
     overrides = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
     sbatch_options = tuple(f"{name}={value}".removesuffix("=") for name, value in overrides.items())
@@ -58,23 +48,18 @@ def submission_of_script(
     profile = given.get("profile")
     settings = settings_of(Places(folder, environment), profile, runs_here=True)
     settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
-    # Lint reads the overriding options as further directives; the submitted bytes do not have them.
-    text_with_options = with_options(source.text, sbatch_options)
-    linted_source = replace(source, data=text_with_options.encode("utf-8", "surrogateescape"))
+    linted_text = with_options(source.text, sbatch_options)  # the submitted bytes lack these options
+    linted_source = replace(source, data=linted_text.encode("utf-8", "surrogateescape"))
     parsed = read_script(linted_source.data)
     script = JobScript(file=str(path), text=linted_source.text)
-    checksums = code.script_checksums(script, folder)
-    record = replace(_record(path, folder, parsed, sbatch_options), reads=checksums)
+    record = _record(path, folder, parsed, sbatch_options, code.script_checksums(script, folder))
     findings = _findings(script, findings_of(linted_source, settings), folder, overrides, sbatch_options)
     plan_command = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
-    option_sources = options_of_script(parsed, str(path))
-    for option, value in overrides.items():
-        name = option.removeprefix("--")
-        option_sources[name] = OptionSource(name, value, option)
+    sources = (OptionSource(name.removeprefix("--"), value, name) for name, value in overrides.items())
     return Submission(
         script=source.data,
         name=path.name,
-        option_sources=option_sources,
+        option_sources={**options_of_script(parsed, str(path)), **{each.option: each for each in sources}},
         options=sbatch_options,
         log_folders=log_folders(parsed, folder, record.name),
         run_dir=None,
@@ -84,8 +69,10 @@ def submission_of_script(
     )
 
 
-def _record(path: Path, folder: Path, parsed: Script, sbatch_options: tuple[str, ...]) -> Record:
-    """Return the record of a script before its submission."""
+def _record(
+    path: Path, folder: Path, parsed: Script, sbatch_options: tuple[str, ...], checksums: tuple[str, ...]
+) -> Record:
+    """Return the record of a script before its submission, with the checksums of its trainer's files."""
     options = {name: option.value or "" for name, option in parsed.options.items()}
     array = options.get("array", "")
     working_folder = folder / options.get("chdir", "")
@@ -100,6 +87,7 @@ def _record(path: Path, folder: Path, parsed: Script, sbatch_options: tuple[str,
         errors=str(working_folder / error) if (error := options.get("error")) else "",
         array=array,
         options=sbatch_options,
+        reads=checksums,
     )
 
 

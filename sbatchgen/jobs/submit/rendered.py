@@ -61,11 +61,9 @@ def submission_of_job(
         request: The job.
         environment: The user's environment.
         folder: The current folder; None if the files of the job are on another machine.
-        review_only: Also accept a job that can't be submitted from here. The submission has no run folder
-            then.
+        review_only: Also accept a job that can't be submitted from here. It has no run folder then.
         ask_squeue: Whether it is an error if another job of the run folder still waits or runs.
-        snapshot: The files that the snapshot of the code also has, although git does not track them; None if
-            the job runs the files themselves, not a snapshot.
+        snapshot: The files to copy that git does not track; None if the job runs no snapshot of its code.
 
     Raises:
         CommandLineError: The job can't run a snapshot.

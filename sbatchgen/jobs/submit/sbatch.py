@@ -176,21 +176,11 @@ def submit(
 ) -> SubmittedRun:
     """Submit a job that `reserve_run_folder` has yielded, and keep its script and its record.
 
-    Args:
-        submission: The submission, as `reserve_run_folder` has yielded it.
-        options: Further options of sbatch, such as a dependency.
-        arguments: The arguments of the script.
-        lock: The descriptor of the lock. sbatch holds it open until it has ended, even if this command is
-            killed.
-        environment: The user's environment.
-        index: The index of runs; None if it can't be used.
-        note: Prints a line for the user.
-        keep_env: Whether sbatch also gets the user's SBATCH_* and SLURM_* variables.
-        key: The key of the submission, which a job of a chain gets from its chain; "" for a new key.
+    sbatch gets further `options`, such as a dependency, and the script gets `arguments`. With `keep_env`,
+    sbatch also gets the user's SBATCH_* and SLURM_* variables. sbatch holds the descriptor `lock` open until
+    it has ended. Without a `key`, the submission gets a new key.
 
-    Raises:
-        SlurmError: Slurm refuses the job, or does not answer.
-        OSError: The run folder can't be written.
+    Raises SlurmError if Slurm refuses or does not answer, OSError if the run folder can't be written.
     """
     sbatch_environment, removed = (
         (dict(environment), []) if keep_env else client.submit_environment(environment)
@@ -206,8 +196,7 @@ def submit(
     option = submission.option_sources.get("clusters")
     clusters = sbatch_environment.get("SBATCH_CLUSTERS") or (option.value if option else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
-    # The first job of a chain or a sweep makes the snapshot of the code; the later jobs use the same
-    # snapshot.
+    # The first job of a chain or a sweep makes the snapshot, which the later jobs also use.
     snapshot = submission.snapshot
     new_snapshot = snapshot if snapshot and not snapshot.place.exists() else None
     if new_snapshot:
@@ -230,15 +219,20 @@ def submit(
         debit.update_or_remove(job=accepted.job)
     entry.change(Index.accept, accepted.job, accepted.cluster)
     record = replace(record, job=accepted.job, cluster=accepted.cluster)
+    _keep_script_and_record(run_dir, submission.script, record, note)
+    shown_starts.keep_submission(environment, record)
+    return SubmittedRun(accepted, record, run_dir, is_in_index=entry.index is not None)
+
+
+def _keep_script_and_record(run_dir: Path, script: bytes, record: Record, note: Note) -> None:
+    """Keep the script and the record of a submitted job in its run folder."""
     try:
         try:  # The script comes first, so that a killed command never leaves a record without its script.
-            submitted_scripts.keep(run_dir, record.job, submission.script)
+            submitted_scripts.keep(run_dir, record.job, script)
         finally:
             records.keep(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
-    shown_starts.keep_submission(environment, record)
-    return SubmittedRun(accepted, record, run_dir, is_in_index=entry.index is not None)
 
 
 @contextlib.contextmanager
