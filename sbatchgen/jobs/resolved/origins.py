@@ -46,14 +46,12 @@ class Setting:
 
     name: str  # an option or a key
     value: str  # the value, as text
-    # The layer that set it: "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command
-    # line"
+    # The layer that set it: "default", "profile", "partition", "project" for sbatchgen.yaml, "job", or
+    # "command line"
     by: str
     at: str  # `file:line`, a flag, or in words the rule that the value follows from
     overrode: tuple[Setting, ...] = ()  # the values of lower layers that it overrode, the highest layer first
-    documented: tuple[
-        str, ...
-    ] = ()  # the web addresses where the cluster's documentation describes the value
+    documented: tuple[str, ...] = ()  # web addresses where the cluster's documentation describes the value
 
 
 def settings(request: Request) -> Iterator[Setting]:

@@ -150,9 +150,8 @@ class EnrootRuntime(base.ContainerRuntime):
         workdir = quoting.path(base.path_in_bash(folder, "PWD")) if folder else '"$PWD"'  # as a word of bash
         option = "" if folder == WORKDIR_OF_IMAGE else f" --container-workdir={workdir}"
         yield f'--container-image="$IMAGE"{option} --no-container-mount-home'
-        names = (
-            exported if folder else (*exported, "PWD")
-        )  # without PWD, the trainer would start in the image's folder
+        # Without PWD, the trainer would start in the folder that the image names.
+        names = exported if folder else (*exported, "PWD")
         yield f'--container-env="{",".join(names)}"'
         pairs = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
         yield f'--container-mounts="{pairs}"'

@@ -99,9 +99,7 @@ class SlurmReservation:
     """A reservation as the controller knows it."""
 
     name: str = from_key("ReservationName")
-    nodes: str = from_key(
-        "Nodes", read_text
-    )  # "n[1-4]"; "" if it reserves no nodes, but licences for example
+    nodes: str = from_key("Nodes", read_text)  # "n[1-4]"; "" if it reserves only licences for example
     partition: str = from_key("PartitionName", read_text)  # the partition of its nodes; "" if it names none
     start: datetime | None = from_key("StartTime", read_time)
     # The time of its end, such as "2026-01-31T12:00:00+01:00"; "" if it has no end

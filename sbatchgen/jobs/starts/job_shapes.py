@@ -44,7 +44,7 @@ class JobShape:
 
     @property
     def time_s(self) -> int:
-        """Its time limit in seconds. Without one, the partition's limit counts, and then a year."""
+        """Its time limit in seconds; without one, the partition's default or longest limit, or else a year."""
         limit = self.job.resources.time or self.partition.time_default_s or self.partition.time_max_s
         return limit or 365 * 86400
 
