@@ -44,7 +44,7 @@ class JobShape:
 
     @property
     def time_s(self) -> int:
-        """Its time limit in seconds; without one, the partition's default or longest limit, or else a year."""
+        """Its time limit in seconds, or else the partition's default or longest limit, or else a year."""
         limit = self.job.resources.time or self.partition.time_default_s or self.partition.time_max_s
         return limit or 365 * 86400
 
