@@ -58,7 +58,7 @@ class TrainerJob(JudgedJob):
             return promises_restarts(self.resolved)
         folder, saved_files = self.working_folder or self.submit_folder, self.source.saved
         may_have_checkpoint = not saved_files or any((folder / file.name).exists() for file in saved_files)
-        continues = self.resolved.stoppable or self.resolved.is_resume_off_by_default
+        continues = self.resolved.stoppable or self.resolved.never_asks_for_restart
         return self.has_earlier_job and continues and may_have_checkpoint
 
     @property
@@ -126,7 +126,7 @@ def promises_restarts(resolved: ResolvedJob) -> bool:
 
 def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     """Return the review's message after `restarts:` about lost work; "" if the training may be resumed."""
-    if source is None or not (resolved.restartable or resolved.is_resume_off_by_default):
+    if source is None or not (resolved.restartable or resolved.never_asks_for_restart):
         return ""
     fault = checkpoint_fault(str(resolved.trainer), source)
     if fault and promises_restarts(resolved):

@@ -139,11 +139,7 @@ def _own_options(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB048", "warning", "a trainer that saves nothing")
 def _saves_nothing(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if (
-        job.source
-        and job.source.saves_nothing
-        and (resolved.restartable or resolved.is_resume_off_by_default)
-    ):
+    if job.source and job.source.saves_nothing and (resolved.restartable or resolved.never_asks_for_restart):
         starts_again = promises_restarts(resolved)
         fix = f"save to $RUN_DIR, and load that file at the start{job.source.lines_that_load}"
         if starts_again and resolved.chain > 1:

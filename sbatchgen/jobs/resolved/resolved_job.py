@@ -288,11 +288,8 @@ class ResolvedJob:
         return self.resume != "off"
 
     @property
-    def is_resume_off_by_default(self) -> bool:
-        """Whether sbatchgen itself has set `resume` to "off".
-
-        The only reason is a trainer of the user that never asks the script for a restart.
-        """
+    def never_asks_for_restart(self) -> bool:
+        """Whether `resume` is off only because the user's own trainer never asks for a restart."""
         return self.uses_slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 
     @property
