@@ -51,7 +51,7 @@ def test_a_path_expands_its_variables_and_nothing_else(text: str) -> None:
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if not text.startswith(("-", "~", "$H"))])
 def test_a_relative_path_counts_from_the_folder_of_submission(text: str) -> None:
-    path = base.absolute(ShellPath.parse(text), "SLURM_SUBMIT_DIR")
+    path = base.path_in_bash(ShellPath.parse(text), "SLURM_SUBMIT_DIR")
     printed = bash(f"printf %s {quoting.path(path)}", HOME="/home/a", SLURM_SUBMIT_DIR="/home/a")
     assert printed == ("/home/a" if text == "${HOME}" else f"/home/a/{text}")
 

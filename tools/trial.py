@@ -202,8 +202,8 @@ def _tried(trial: Trial, pack: Pack, given: Mapping[str, Any], *, live: bool) ->
             unfit = trial.job in MODES and not of_profile
             return replace(trial, outcome="unfit" if unfit else "error", problems=problems)
         script = render_request(request)
-        problems = _errors(lint_rendered(resolved, script)) if resolved.slurm else ()
-        if problems or not (live and resolved.slurm):
+        problems = _errors(lint_rendered(resolved, script)) if resolved.uses_slurm else ()
+        if problems or not (live and resolved.uses_slurm):
             return replace(trial, outcome="error" if problems else "ok", problems=problems)
         submission = submission_of_job(request, places.environment, None, review_only=True)
         answer = ask_slurm(

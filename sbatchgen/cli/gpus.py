@@ -81,7 +81,7 @@ def _show_gpus(partition: str | None, form: str, *, by_node: bool) -> None:
     """Print the GPUs and shards of a partition, or of all partitions."""
     from sbatchgen.jobs.outputs.gpus import gpus_output
     from sbatchgen.jobs.review import free_gpus as screen
-    from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
+    from sbatchgen.jobs.slurm.gpu_nodes import count_gpus, gpu_nodes
     from sbatchgen.jobs.slurm.node import nodes
 
     all_nodes = nodes(os.environ)
@@ -91,7 +91,7 @@ def _show_gpus(partition: str | None, form: str, *, by_node: bool) -> None:
         raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, partitions))
     nodes_shown = [node for node in all_nodes if partition is None or partition in node.partitions]
     with_gpus = gpu_nodes(nodes_shown, os.environ)
-    by_type = counts(with_gpus)
+    by_type = count_gpus(with_gpus)
     text = screen.nodes_table(with_gpus) if by_node else screen.types_table(by_type, with_gpus)
     put_in_form(form, gpus_output(by_type, with_gpus), text)
 
@@ -204,6 +204,6 @@ def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
 
 def _refuse_without_slurm(resolved: ResolvedJob) -> None:
     """Raise CommandLineError for a job of a profile without Slurm."""
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
         raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")

@@ -145,7 +145,7 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     from sbatchgen.lab.rehearsal.outcome import cluster_rows
 
     resolved = request_of(job, args, job_options).resolved
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
     name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")

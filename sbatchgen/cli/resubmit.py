@@ -256,5 +256,5 @@ def _resume_script(
     if loss := submitted_scripts.loss_on_restart(last, run.folder):
         findings = (*findings, Finding("warning", Problem(loss.says, last.script, loss.fix())))
     review = dataclasses.replace(submission.review, findings=findings)
-    again = dataclasses.replace(submission, review=review, run_dir=run.folder, folder_conflict=find_conflict)
+    again = dataclasses.replace(submission, review=review, run_dir=run.folder, find_conflict=find_conflict)
     submit.submit_reviewed(again, keep_env=keep_env, **submit_options)

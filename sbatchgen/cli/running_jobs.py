@@ -130,11 +130,11 @@ def _save_first(jobs: Sequence[tuple[RunState, str, str]]) -> list[tuple[RunStat
 
 def _queue_rows(id_: str, cluster: str) -> list[SlurmJob]:
     """Return squeue's rows of a job or task that waits or runs; raise SlurmError if Slurm does not answer."""
-    from sbatchgen.jobs.slurm.queue import queue
+    from sbatchgen.jobs.slurm.queue import squeue_jobs
 
     job, _, task = id_.partition("_")
-    rows = queue(os.environ, cluster=cluster)
-    of_job = [row for row in rows if str(row.job) == job and task in ("", row.task)]
+    rows = squeue_jobs(os.environ, cluster=cluster)
+    of_job = [row for row in rows if str(row.base_id) == job and task in ("", row.task)]
     return [row for row in of_job if not row.state.ended and row.state.name != "COMPLETING"]
 
 
@@ -167,7 +167,7 @@ def _cancel(state: RunState, job: str, cluster: str, *options: str) -> None:
     if not job:
         raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me shows your jobs")
     if job.partition("_")[0].isdecimal():
-        client.answer(["scancel", *client.cluster_option(cluster), *options, job], os.environ)
+        client.answer_text(["scancel", *client.cluster_option(cluster), *options, job], os.environ)
         return
     submission = record.read_record(state.run.folder, job)  # this job is a process without Slurm
     if submission is None or submission.process is None:
@@ -232,7 +232,7 @@ def _step_wrapper(submission: Record) -> list[str]:
     from sbatchgen.jobs.runtimes import RUNTIMES
 
     runtime = submission.value("runtime")
-    enter_container = RUNTIMES[runtime].enter if runtime in RUNTIMES else ""
+    enter_container = RUNTIMES[runtime].enter_script if runtime in RUNTIMES else ""
     gpus = sum(count for _, count in gpu_amounts(submission.value("--gpus-per-node")) or ())
     gpu_warning = _GPU_WARNING.format(gpus=gpus) if gpus else ""
     shell_code = gpu_warning + (enter_container or ('exec "$@"' if gpus else ""))

@@ -137,7 +137,7 @@ def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tup
 
     training = request_of(job, (), job_options)
     options = job_options
-    if training.resolved.slurm:
+    if training.resolved.uses_slurm:
         options = session.session_options(job_options, training.resolved.profile)
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
@@ -260,10 +260,10 @@ def _wait_until_running(record: Record, *, is_abandoned: Callable[[], bool] | No
 
 def _queue_row(record: Record) -> SlurmJob:
     """Return squeue's row of a session's job; raise SlurmError if the job has ended."""
-    from sbatchgen.jobs.slurm.queue import queue
+    from sbatchgen.jobs.slurm.queue import squeue_jobs
     from sbatchgen.lab.shell.session import why_ended
 
-    row = next(iter(queue(os.environ, [record.job])), None)
+    row = next(iter(squeue_jobs(os.environ, [record.job])), None)
     if row is None or row.state.ended or row.state.name == "COMPLETING":
         why = why_ended(record) or "there is no shell any more"
         fix = f"sbatchgen diagnose {record.job}"

@@ -243,9 +243,9 @@ def show_and_confirm(
     if failure := failure_of([finding for review in reviews for finding in review.findings]):
         sys.exit(failure.exit_status)
     if reviewed:
-        from sbatchgen.jobs.submit.reviewed import refuse_other
+        from sbatchgen.jobs.submit.reviewed import refuse_unreviewed
 
-        refuse_other(reviews, reviewed, os.environ)
+        refuse_unreviewed(reviews, reviewed, os.environ)
     if asks and not sys.stdin.isatty():
         fix = "add --yes, or --dry-run to review only"
         trainer_args = click.get_current_context().obj or ()
@@ -419,5 +419,5 @@ def show_submitted(done: Sequence[SubmittedRun], verbs: str) -> None:
         note(f"note: job {', '.join(jobs)} is submitted")
         raise
     finally:
-        note_lines(filter(None, "\n".join(run.accepted.says for run in done).split("\n")))
-        note(done[-1].hint(verbs))
+        note_lines(filter(None, "\n".join(run.accepted.messages for run in done).split("\n")))
+        note(done[-1].note_on_run(verbs))

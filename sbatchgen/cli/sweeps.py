@@ -106,7 +106,7 @@ def _max_tasks(resolved: ResolvedJob) -> int:
     from sbatchgen.check.rules.limits import MAX_ARRAY_SIZE
     from sbatchgen.jobs.slurm.config import array_limits, config
 
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"a sweep needs Slurm job arrays; profile '{resolved.profile.name}' has no Slurm"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
     limits = resolved.profile.limits
@@ -159,7 +159,7 @@ def _submit(
             sweep_arrays.keep_points(points, reserved, runs),
         ):
             send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
-            sweep_arrays.submit(reserved, arrays, options["throttle"], send, runs)
+            sweep_arrays.submit_arrays(reserved, arrays, options["throttle"], send, runs)
     except SbatchgenError as error:
         if runs:
             submit.put_submitted(form, runs, reviews, refused=error)

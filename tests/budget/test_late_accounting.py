@@ -20,7 +20,7 @@ def row(task: str, state: str, used_s: int) -> SlurmJob:
     ended_as: dict[str, Any] = {"nodes": 1, "node_list": "n1", "exit_code": 0, "signal": 0}
     command = "/x/sbatchgen-abc-x/job.slurm"
     return SlurmJob(
-        id=f"7_{task}", job=7, task=task, state=ended, reason="None", command=command, **times, **ended_as
+        id=f"7_{task}", base_id=7, task=task, state=ended, reason="None", command=command, **times, **ended_as
     )
 
 
@@ -35,10 +35,10 @@ def test_a_task_that_ran_counts_once_the_database_has_it(
     monkeypatch: pytest.MonkeyPatch, accounted: tuple[tuple[str, str, int], ...], used_s: int, hours: float
 ) -> None:
     seen = [row("0", "COMPLETED", 36), row("[1-9]", "CANCELLED", 0)]
-    monkeypatch.setattr(spent, "queue", lambda _: seen)
-    monkeypatch.setattr(accounting, "accounting", lambda *_: [row(*task) for task in accounted])
+    monkeypatch.setattr(spent, "squeue_jobs", lambda _: seen)
+    monkeypatch.setattr(accounting, "sacct_jobs", lambda *_: [row(*task) for task in accounted])
     starts = [JobUsage(job="7", task="0", used_s=used_s)] if used_s else []
-    monkeypatch.setattr(accounting, "usage", lambda *_: starts)
+    monkeypatch.setattr(accounting, "job_usages", lambda *_: starts)
     charge = Charge("abc", ("b.yaml",), 0.0, 10, 1, 2.0, 2, 20.0, 20.0, job="7")
     charges = {"abc": charge}
     spent.update_ended(charges, {})

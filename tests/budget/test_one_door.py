@@ -58,12 +58,12 @@ def test_it_charges_before_it_asks_sbatch() -> None:
     )
     calls = [node for node in ast.walk(body) if isinstance(node, ast.Call)]
     lines = {ast.unparse(call.func): call.lineno for call in calls}
-    assert lines["_debit"] < lines["debit.enter"] < lines["ask"] < lines["debit.change"]
+    assert lines["_debit"] < lines["debit.enter"] < lines["call_sbatch"] < lines["debit.update_or_remove"]
     askers = {
         path.name
         for path in PACKAGE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.ImportFrom) and node.module == "sbatchgen.jobs.submit.attempt"
-        if "ask" in {alias.name for alias in node.names}
+        if "call_sbatch" in {alias.name for alias in node.names}
     }
     assert askers == {"sbatch.py"}

@@ -117,7 +117,7 @@ def test_scripts_are_plain(rendered: dict[str, tuple[ResolvedJob, str]]) -> None
         directives = [number for number, line in enumerate(lines) if line.startswith("#SBATCH")]
         expected = list(range(2, 2 + len(directives)))
         assert directives == expected, f"{name}: all directives are together, after the second line"
-        assert bool(directives) == of.slurm, name
+        assert bool(directives) == of.uses_slurm, name
 
 
 def parts(text: str) -> tuple[str, str]:
@@ -244,7 +244,7 @@ def test_directives_read_back_to_the_plan(
     """By the real sbatch, which has no plugin: one script of each set of directives."""
     headers: dict[tuple[str, ...], str] = {}
     for name, (of, text) in rendered.items():
-        if of.slurm and not of.runtime.directives(of):
+        if of.uses_slurm and not of.runtime.directives(of):
             header = tuple(line for line in text.splitlines() if line.startswith("#SBATCH"))
             headers.setdefault(header, name)
     assert len(headers) > 20

@@ -61,7 +61,7 @@ def test_a_template_says_what_it_is_for(path: Path) -> None:
 
 def test_the_variables_of_templates_are_these() -> None:
     of = resolved("ddp")
-    for_parts = {name for runtime in RUNTIMES.values() for name in runtime.unset}
+    for_parts = {name for runtime in RUNTIMES.values() for name in runtime.values_in_other_jobs}
     assert for_parts <= {*VARIABLES}
     assert {*context(of, code=CODE)} == {*VARIABLES}
 

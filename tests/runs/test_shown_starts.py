@@ -12,7 +12,7 @@ import pytest
 from sbatchgen.jobs.runs import shown_starts
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.queue import SlurmJob
-from sbatchgen.jobs.slurm.state import state
+from sbatchgen.jobs.slurm.state import state_named
 
 RENDER = ("sbatchgen", "render", "ddp", "--nodes", "2", "--time", "1:00:00", "--output", "/a")
 SUBMIT = ("sbatchgen", "submit", "ddp", "--time", "1:00:00", "--nodes", "2")  # in another order
@@ -26,9 +26,9 @@ def row(
 
     return SlurmJob(
         id=job,
-        job=int(job.partition("_")[0]),
+        base_id=int(job.partition("_")[0]),
         task="",
-        state=state(how),
+        state=state_named(how),
         reason="None",
         start=at(start),
         end=None,

@@ -19,7 +19,7 @@ from sbatchgen.jobs.runs import seen_jobs, status
 from sbatchgen.jobs.runs.index import Index, RunJob, index_file
 from sbatchgen.jobs.runs.record import Record, ResolvedValue, write_accepted
 from sbatchgen.jobs.runs.status import RunState
-from sbatchgen.jobs.slurm.queue import SlurmJob, queue
+from sbatchgen.jobs.slurm.queue import SlurmJob, squeue_jobs
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command, fit_the_schema
@@ -408,9 +408,9 @@ def test_ten_thousand_runs_are_one_question(
 
     def ask(environment: Mapping[str, str], *, cluster: str) -> list[SlurmJob]:
         asked.append(1)
-        return queue(environment, cluster=cluster)
+        return squeue_jobs(environment, cluster=cluster)
 
-    monkeypatch.setattr(seen_jobs, "queue", ask)
+    monkeypatch.setattr(seen_jobs, "squeue_jobs", ask)
     states, problems = status.run_states(index, os.environ, index.runs())
     status.run_states(index, os.environ, index.runs()[100:])
     assert (len(asked), problems) == (1, [])

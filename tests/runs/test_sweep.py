@@ -23,7 +23,7 @@ from sbatchgen.jobs.submit import sbatch
 from sbatchgen.jobs.submit.attempt import Accepted
 from sbatchgen.jobs.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.jobs.submit.submission import Submission
-from sbatchgen.jobs.submit.sweep_arrays import Send, keep_points, submit
+from sbatchgen.jobs.submit.sweep_arrays import SubmitArray, keep_points, submit_arrays
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
 from tests.conftest import Command
@@ -190,7 +190,7 @@ def test_values_that_the_bundled_trainer_refuses_are_told_before(command: Comman
     assert done.err.count("the trainer refuses") == 1
 
 
-def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
+def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> SubmitArray:
     """Accepts arrays while there are no more elements than a limit."""
 
     def submit(submission: Submission, options: tuple[str, ...], arguments: tuple[str, ...]) -> SubmittedRun:
@@ -199,7 +199,7 @@ def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> Send:
             raise why
         sent.append((submission.record.array, " ".join((*options, *arguments))))
         return SubmittedRun(
-            Accepted("1", "", ""), replace(submission.record, job=str(len(sent))), Path(), in_index=True
+            Accepted("1", "", ""), replace(submission.record, job=str(len(sent))), Path(), is_in_index=True
         )
 
     return submit
@@ -210,7 +210,7 @@ def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Comma
     submission = submission_of("0-5")
     runs: list[SubmittedRun] = []
     with pytest.raises(SlurmError, match="too many; 5 points are not submitted: 15-19"):
-        submit(
+        submit_arrays(
             submission,
             divide_into_arrays(range(20), 6),
             None,
@@ -224,7 +224,9 @@ def test_a_limit_of_submitted_jobs_is_filled_and_the_rest_is_told(command: Comma
 
 def test_arrays_with_a_throttle_start_one_after_the_other() -> None:
     sent: list[tuple[str, ...]] = []
-    submit(submission_of("0-5%2"), divide_into_arrays(range(9), 6), 2, send(99, sent, SlurmError.of("")), [])
+    submit_arrays(
+        submission_of("0-5%2"), divide_into_arrays(range(9), 6), 2, send(99, sent, SlurmError.of("")), []
+    )
     assert sent == [("0-5%2", ""), ("0-2%2", "--array=0-2%2 --dependency=afterany:1 6")]
 
 
@@ -232,9 +234,9 @@ def test_another_refusal_ends_a_sweep() -> None:
     sent: list[tuple[str, ...]] = []
     refused = send(0, sent, SlurmError.of("no such partition"))
     with pytest.raises(SlurmError, match="no such partition"):
-        submit(submission_of("0-5"), divide_into_arrays(range(9), 6), None, refused, [])
+        submit_arrays(submission_of("0-5"), divide_into_arrays(range(9), 6), None, refused, [])
     with pytest.raises(SlurmError, match="down; 3 points are not submitted: 6-8"):
-        submit(
+        submit_arrays(
             submission_of("0-5"),
             divide_into_arrays(range(9), 6),
             None,
@@ -246,7 +248,7 @@ def test_another_refusal_ends_a_sweep() -> None:
 @pytest.mark.parametrize("submitted", [0, 1])
 def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: int) -> None:
     submission = replace(submission_of("0-1"), run_dir=tmp_path)
-    accepted = SubmittedRun(Accepted("1", "", ""), submission.record, tmp_path, in_index=True)
+    accepted = SubmittedRun(Accepted("1", "", ""), submission.record, tmp_path, is_in_index=True)
     with (
         pytest.raises(KeyboardInterrupt),
         keep_points(grid(("x=1,2",), None, 0), submission, [accepted] * submitted),
@@ -266,7 +268,7 @@ def test_the_points_stay_once_an_array_is_submitted(tmp_path: Path, submitted: i
     ],
 )  # fmt: skip
 def test_a_limit_of_submitted_jobs_is_known(said: str, *, too_many: bool) -> None:
-    error = sbatch.refusal({}, Output("sbatch", 1, "", said, 1.0))
+    error = sbatch.refusal_error({}, Output("sbatch", 1, "", said, 1.0))
     assert isinstance(error, TooManyJobsError) is too_many
 
 

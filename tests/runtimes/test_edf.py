@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.jobs.runtimes.edf import mounted
+from sbatchgen.jobs.runtimes.edf import mounted_folders
 from tests.conftest import Command
 
 FLAGS = ("--profile", "msu", "--runtime", "edf")
@@ -89,8 +89,8 @@ def test_what_an_edf_mounts(text: str, seen: list[str] | None, tmp_path: Path) -
     (tmp_path / "other.toml").write_text('mounts = ["/z:/of-other"]')
     environment = {"EDF_PATH": str(tmp_path), "TOP": "/top"}
     wanted = seen and [each.replace("HERE", str(tmp_path)) for each in seen]
-    assert mounted("itself", tmp_path, environment) == wanted
-    assert mounted("./itself.toml", tmp_path, environment) == wanted
+    assert mounted_folders("itself", tmp_path, environment) == wanted
+    assert mounted_folders("./itself.toml", tmp_path, environment) == wanted
 
 
 def test_an_image_is_no_environment_and_the_fix_names_the_flag_that_is(command: Command) -> None:

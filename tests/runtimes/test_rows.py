@@ -83,6 +83,6 @@ def test_adopt_knows_it(runtime: Runtime) -> None:
     known = (
         runtime.requires is not None and runtime.name != "prefix"
     )  # which looks like a program of the user's
-    assert not known or own & {"activation", "srun_option", "starts"}
+    assert not known or own & {"facts_of_command", "srun_option", "starts"}
     assert bool(own & {"srun_option", "starts"}) == ("adopt" in own)
     assert {*runtime.starts} <= {*PROGRAMS}, "a row of sbatchgen/check/executables/programs.txt"

@@ -13,7 +13,7 @@ import pytest
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.jobs.slurm import client
-from sbatchgen.jobs.slurm.accounting import JobUsage, accounting, usage
+from sbatchgen.jobs.slurm.accounting import JobUsage, job_usages, sacct_jobs
 from sbatchgen.jobs.slurm.queue import SlurmJob
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES
@@ -41,7 +41,7 @@ def keys(jobs: Iterable[object]) -> dict[str, str]:
 
 
 def read_jobs(environment: dict[str, str]) -> list[SlurmJob]:
-    jobs = accounting(keys(range(1, 16)), SINCE, environment)
+    jobs = sacct_jobs(keys(range(1, 16)), SINCE, environment)
     assert jobs is not None
     return jobs
 
@@ -56,7 +56,7 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
         60,
         True,
     )
-    assert (array_2.job, array_2.task, array_2.exit_code) == (6, "2", 1)
+    assert (array_2.base_id, array_2.task, array_2.exit_code) == (6, "2", 1)
     assert exit_3.start
     assert exit_3.node_list == "n1"
     cancelled = next(job for job in jobs.values() if job.state.name == "CANCELLED")
@@ -65,7 +65,7 @@ def test_how_jobs_ended(release: str, environment: dict[str, str]) -> None:
 
 
 def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> None:
-    assert [(job.state.name, job.used_s) for job in read_jobs(environment) if job.job == 4] == [
+    assert [(job.state.name, job.used_s) for job in read_jobs(environment) if job.base_id == 4] == [
         ("COMPLETED", 40)
     ]
 
@@ -79,8 +79,8 @@ def test_the_last_run_of_a_requeued_job_counts(environment: dict[str, str]) -> N
 )
 def test_without_a_database_nothing_is_known(tmp_path: Path, says: str) -> None:
     fakes.failing(tmp_path, "sacct", says)
-    assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
-    assert usage(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert sacct_jobs(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert job_usages(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
 
 
 def test_what_jobs_have_used(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_jobs_have_used(tmp_path: Path) -> None:
     one_node = JobUsage(job="2", used_s=6, limit_s=300, cpus=2, memory_mib=600, memory_bytes=5_001_216)
     task = JobUsage(job="3", task="1", used_s=5, limit_s=300, cpus=1, memory_mib=200, memory_bytes=64_237_568)
     both = 116_383_744 + 2 * 218_284_032
-    assert usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == [
+    assert job_usages(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) == [
         JobUsage(
             job="1", used_s=21, limit_s=600, nodes=2, cpus=8, gpus=4, memory_mib=1024, cpu_s=1, memory_bytes=both
         ),
@@ -102,7 +102,7 @@ def test_what_jobs_have_used(tmp_path: Path) -> None:
         replace(one_node, used_s=7, memory_bytes=169_107_456),
         JobUsage(job="6", used_s=8, limit_s=300, cpus=1, memory_mib=200),
     ]  # fmt: skip
-    assert usage({}, SINCE, {}) == []
+    assert job_usages({}, SINCE, {}) == []
 
 
 def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_odd_values_of_what_was_used_are_not_known(tmp_path: Path) -> None:
     ]
     (tmp_path / "sacct.json").write_text(json.dumps(recorded))
     fakes.sacct(tmp_path, tmp_path / "sacct.json")
-    jobs = usage(keys([6]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    jobs = job_usages(keys([6]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert jobs == [JobUsage(job="6", task="2", used_s=60, gpus=3, cpu_s=86_403)]
 
 
@@ -132,7 +132,7 @@ def test_a_job_of_another_submission_with_the_same_id_does_not_count(
     recorded = json.loads((FIXTURES / "sacct_usage_22.05.json").read_text())
     (tmp_path / "sacct.json").write_text(json.dumps(recorded | more))
     fakes.sacct(tmp_path, tmp_path / "sacct.json")
-    jobs = usage(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    jobs = job_usages(keys(range(1, 7)), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert jobs is not None
     assert len(jobs) == count or (count and jobs)
 
@@ -141,19 +141,19 @@ def test_a_database_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(client, "QUERY_TIMEOUT_S", 0.5)
     (tmp_path / "sacct").write_text("#!/bin/sh\nexec sleep 500\n")
     (tmp_path / "sacct").chmod(0o755)
-    assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert sacct_jobs(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
 
 
 def test_other_failures_are_told(tmp_path: Path) -> None:
     fakes.failing(tmp_path, "sacct", "sacct: fatal: Bad job/step specified: abc")
     with pytest.raises(SlurmError, match="Bad job/step specified: abc"):
-        accounting(keys(["abc"]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+        sacct_jobs(keys(["abc"]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     with pytest.raises(SlurmError, match="there is no sacct here"):
-        accounting(keys([1]), SINCE, {"PATH": str(tmp_path / "nowhere")})
-    assert accounting({}, SINCE, {}) == []
+        sacct_jobs(keys([1]), SINCE, {"PATH": str(tmp_path / "nowhere")})
+    assert sacct_jobs({}, SINCE, {}) == []
 
 
 def test_a_real_slurm_without_a_database(cluster: Cluster, tmp_path: Path) -> None:
     cluster.commands(tmp_path, "sacct")
-    assert accounting(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
-    assert usage(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert sacct_jobs(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None
+    assert job_usages(keys([1]), SINCE, {"PATH": f"{tmp_path}:{os.environ['PATH']}"}) is None

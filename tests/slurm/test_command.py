@@ -51,7 +51,7 @@ def test_an_answer_is_text_whatever_its_bytes(tmp_path: Path) -> None:
     )
     assert answer == Output("squeue", 3, "a\ufffdb-h\n", "\ufffd", client.QUERY_TIMEOUT_S)
     assert answer.failure == "squeue ended with exit status 3"
-    assert not answer.unreachable
+    assert not answer.is_controller_down
 
 
 def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: py
     assert time.monotonic() - begun < 400
     assert (answer.status, answer.out) == (None, "first\n")
     assert answer.failure == "squeue did not end within 0.5 s"
-    assert answer.unreachable
+    assert answer.is_controller_down
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ def test_a_command_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: py
 )
 def test_a_controller_that_does_not_answer_is_known(says: str, *, unreachable: bool) -> None:
     answer = Output("squeue", 1, "", f"{says}\n", 30)
-    assert answer.unreachable == unreachable
+    assert answer.is_controller_down == unreachable
     (problem,) = answer.error.problems
     assert problem.what.endswith(says)
     assert ("scontrol ping" in problem.fix) == unreachable
-    assert not Output("squeue", 0, "", says, 30).unreachable
+    assert not Output("squeue", 0, "", says, 30).is_controller_down
 
 
 NOT_CONFIGURED = """\

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, counts, gpu_nodes, node_with_gpus, unavailable
+from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, count_gpus, gpu_nodes, node_with_gpus, why_unavailable
 from sbatchgen.jobs.slurm.node import nodes_in
 from tests.cluster.slurm import Cluster
 from tests.conftest import FIXTURES, Command
@@ -84,14 +84,14 @@ def test_gres_are_decoded_by_gpu() -> None:
 def test_types_are_counted_by_type() -> None:
     """A type counts what is in use of it, whatever the order of the numbers."""
     mixed = node("gpu:a100:2,gpu:h100:2", "gpu:a100:1(IDX:2),gpu:h100:1(IDX:0)")
-    by_type = {row.type: (row.total, row.in_use, row.free) for row in counts([mixed])}
+    by_type = {row.type: (row.total, row.in_use, row.free) for row in count_gpus([mixed])}
     assert by_type == {"a100": (2, 1, 1), "h100": (2, 1, 1)}
 
 
 def test_a_type_is_one_row_whatever_partitions_its_nodes_are_in() -> None:
     nodes = [node("gpu:a100:4", "N/A") for _ in range(2)]
     apart = replace(nodes[1], node=replace(nodes[1].node, partitions=("other",)))
-    (row,) = counts([nodes[0], apart])
+    (row,) = count_gpus([nodes[0], apart])
     assert (row.total, row.partitions) == (8, (*nodes[0].node.partitions, "other"))
 
 
@@ -114,8 +114,8 @@ def test_a_node_that_takes_no_jobs_has_nothing_free() -> None:
         ("IDLE+CLOUD+POWERED_DOWN", ""),
     ):
         gpu_node = node("gpu:a100:4", "gpu:a100:1(IDX:0)", state)
-        assert unavailable(gpu_node.node) == words
-        (row,) = counts([gpu_node])
+        assert why_unavailable(gpu_node.node) == words
+        (row,) = count_gpus([gpu_node])
         assert (row.total, row.in_use, row.free, row.unavailable) == (
             4,
             1,
@@ -127,7 +127,7 @@ def test_recorded_nodes() -> None:
     having = gpu_nodes(nodes_in((FIXTURES / "scontrol_nodes.txt").read_text()), {})
     by_name = {gpu_node.node.name: gpu_node for gpu_node in having}
     assert free(by_name["h100-01"]) == ([4, 6, 7], [0, 0, 4, 6, 8, 0, 8, 8])
-    assert unavailable(by_name["a100-01"].node) == "drained"
+    assert why_unavailable(by_name["a100-01"].node) == "drained"
 
 
 FORGED = "UserId=a(1) JobState=RUNNING Reason=None Nodes=n[1-4] CPU_IDs=0 Mem=1 GRES=shard:a100:16(IDX:0) MinCPUsNode=1"

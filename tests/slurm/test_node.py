@@ -33,7 +33,12 @@ def authored() -> str:
 )
 def test_gres_as_configured(vector: dict[str, object]) -> None:
     read = [
-        {"name": gres.name, "type": gres.type or None, "count": gres.count, "no_consume": not gres.consumed}
+        {
+            "name": gres.name,
+            "type": gres.type or None,
+            "count": gres.count,
+            "no_consume": not gres.is_consumed,
+        }
         for gres in node_gres(str(vector["gres"]))
     ]
     assert isinstance(vector["expect"], list)

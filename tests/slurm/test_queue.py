@@ -11,7 +11,7 @@ import pytest
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.jobs.slurm import fields
-from sbatchgen.jobs.slurm.queue import SlurmJob, find_job, folder_name, queue
+from sbatchgen.jobs.slurm.queue import SlurmJob, find_job, folder_prefix, squeue_jobs
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
 from tests.slurm import fakes
@@ -53,14 +53,14 @@ def submit(controller: Controller, *options: str) -> int:
 
 
 def only(environment: dict[str, str], job: int | str) -> SlurmJob:
-    (row,) = queue(environment, [job])
+    (row,) = squeue_jobs(environment, [job])
     return row
 
 
 def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -> None:
     first = submit(controller, "--hold", "--time=90", "--wrap=true")
     held = only(environment, first)
-    assert (held.id, held.job, held.task) == (str(first), first, "")
+    assert (held.id, held.base_id, held.task) == (str(first), first, "")
     assert (held.state.name, held.reason) == ("PENDING", "JobHeldUser")
     assert (held.limit_s, held.used_s, held.nodes, held.node_list) == (5400, 0, 1, "")
     assert (held.exit_code, held.signal, held.restarts, held.command) == (0, 0, 0, "")
@@ -76,7 +76,7 @@ def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -
 
 
 def test_a_path_that_looks_like_something_else(controller: Controller, environment: dict[str, str]) -> None:
-    folder = controller.home / f"{folder_name('c0ffee')}x"
+    folder = controller.home / f"{folder_prefix('c0ffee')}x"
     folder.mkdir()
     folder.chmod(0o755)
     script = folder / "run|1\n4711\x1f\x1e\udcff.slurm"
@@ -85,10 +85,10 @@ def test_a_path_that_looks_like_something_else(controller: Controller, environme
     asked = ("--hold", f"--job-name={HOSTILE}", f"--comment={HOSTILE}")
     job = submit(controller, *asked, str(script))
     other = submit(controller, *asked, "--wrap=true")
-    assert [row.job for row in queue(environment, [job, other])] == [job, other]
+    assert [row.base_id for row in squeue_jobs(environment, [job, other])] == [job, other]
     row = find_job("c0ffee", environment)
     assert row
-    assert (row.job, row.state.name) == (job, "PENDING")
+    assert (row.base_id, row.state.name) == (job, "PENDING")
     assert row.command == str(script).replace("\udcff", "\ufffd")
     assert find_job("c0ff", environment) is None
 
@@ -99,12 +99,12 @@ def test_an_array_that_waits_is_one_record_with_all_its_tasks(
     tasks = ",".join(str(number * number) for number in range(1, 31))  # more than the 64 characters of squeue
     array = submit(controller, "--hold", f"--array={tasks}%7", "--wrap=true")
     row = only(environment, array)
-    assert (row.id, row.job, row.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
+    assert (row.id, row.base_id, row.task) == (f"{array}_[{tasks}%7]", array, f"[{tasks}%7]")
 
 
 def test_parts_of_a_heterogeneous_job(controller: Controller, environment: dict[str, str]) -> None:
     job = submit(controller, "--hold", ":", "--wrap=true")
-    assert {(row.id, row.job, row.task) for row in queue(environment, [job])} == {
+    assert {(row.id, row.base_id, row.task) for row in squeue_jobs(environment, [job])} == {
         (f"{job}+0", job, ""),
         (f"{job}+1", job, ""),
     }
@@ -116,7 +116,7 @@ def test_ended_jobs_and_jobs_of_hidden_partitions_are_told(
     job = submit(controller, "--hold", "--partition=hidden", "--wrap=true")
     controller.run(["scancel", str(job)])
     assert only(environment, job).state.name == "CANCELLED"
-    mine = {row.job: row for row in queue(environment)}
+    mine = {row.base_id: row for row in squeue_jobs(environment)}
     assert mine[job].state.ended
 
 
@@ -124,13 +124,13 @@ def test_jobs_that_slurm_does_not_know_are_left_out(
     controller: Controller, environment: dict[str, str]
 ) -> None:
     job = submit(controller, "--hold", "--wrap=true")
-    assert [row.job for row in queue(environment, [999_998, job, "999999_3"])] == [job]
-    assert queue(environment, [999_999]) == []
-    assert queue(environment, ["999999_3"]) == []
-    assert queue(environment, [999_998, 999_999]) == []
-    assert queue({}, []) == []
+    assert [row.base_id for row in squeue_jobs(environment, [999_998, job, "999999_3"])] == [job]
+    assert squeue_jobs(environment, [999_999]) == []
+    assert squeue_jobs(environment, ["999999_3"]) == []
+    assert squeue_jobs(environment, [999_998, 999_999]) == []
+    assert squeue_jobs({}, []) == []
     with pytest.raises(SlurmError, match="Invalid job id: abc"):
-        queue(environment, [job, "abc"])
+        squeue_jobs(environment, [job, "abc"])
 
 
 @pytest.mark.slow
@@ -143,14 +143,14 @@ def test_a_controller_that_is_down_ends_the_question(
     with Controller(nodes=NODES, partitions=PARTITIONS, extra="MessageTimeout=2", root=root) as controller:
         controller.commands(tmp_path, "squeue")
         environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-        assert queue(environment) == []
+        assert squeue_jobs(environment) == []
         controller.crash()
         with pytest.raises(SlurmError, match=r"does not answer: .*Unable to contact slurm controller"):
-            queue(environment)
+            squeue_jobs(environment)
 
 
 def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, str]) -> None:
-    script = cluster.put(f"{folder_name('c0ffee')}x/requeued.slurm", "#!/bin/bash\nsleep 600\n")
+    script = cluster.put(f"{folder_prefix('c0ffee')}x/requeued.slurm", "#!/bin/bash\nsleep 600\n")
     job = cluster.sbatch("--requeue", "--nodes=2", "--time=1:00:00", f"--job-name={HOSTILE}", script)
     cluster.wait(job, {"RUNNING"})
     row = only(running, job)
@@ -163,7 +163,7 @@ def test_a_job_that_runs_and_is_requeued(cluster: Cluster, running: dict[str, st
     cluster.until(lambda: only(running, job).state.name == "RUNNING", "a second run")
     known = find_job("c0ffee", running)
     assert known
-    assert known.job == job
+    assert known.base_id == job
     cluster.run(["scontrol", "requeuehold", str(job)], check=True)
     cluster.until(lambda: only(running, job).reason == "job requeued in held state", "a held job")
     cluster.run(["scancel", str(job)], check=True)
@@ -207,11 +207,11 @@ def test_a_job_without_its_log_folder_ends_with_signal_53(cluster: Cluster, runn
 
 def test_tasks_of_an_array_that_run_and_wait(cluster: Cluster, running: dict[str, str]) -> None:
     array = cluster.sbatch("--array=1-9%2", "--wrap=sleep 600")
-    cluster.until(lambda: len(queue(running, [array])) == 3, "two running tasks")
-    states = {row.task: row.state.name for row in queue(running, [array])}
+    cluster.until(lambda: len(squeue_jobs(running, [array])) == 3, "two running tasks")
+    states = {row.task: row.state.name for row in squeue_jobs(running, [array])}
     assert states == {"1": "RUNNING", "2": "RUNNING", "[3-9%2]": "PENDING"}
     assert only(running, f"{array}_2").id == f"{array}_2"
-    waits = next(row for row in queue(running, [array]) if row.state.name == "PENDING")
+    waits = next(row for row in squeue_jobs(running, [array]) if row.state.name == "PENDING")
     assert waits.reason in ("JobArrayTaskLimit", "None")
     cluster.run(["scancel", str(array)], check=True)
     cluster.wait(array)
@@ -239,8 +239,14 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
     (tmp_path / "squeue").write_text(
         f"{text}print('Goodbye')\n".replace("table =", "print('Welcome')\ntable =")
     )
-    (row,) = queue({"PATH": str(tmp_path)}, [12])
-    assert (row.job, row.state.name, row.limit_s, row.used_s, row.start) == (12, "NEW_STATE", None, 0, None)
+    (row,) = squeue_jobs({"PATH": str(tmp_path)}, [12])
+    assert (row.base_id, row.state.name, row.limit_s, row.used_s, row.start) == (
+        12,
+        "NEW_STATE",
+        None,
+        0,
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -248,7 +254,7 @@ def test_a_wrapper_that_talks_and_values_that_are_new(tmp_path: Path) -> None:
     [("0:00", 0), ("1:30", 90), ("2:00:00", 7200), ("1-00:00:01", 86401), ("UNLIMITED", None), ("", None)],
 )
 def test_durations(text: str, expected: int | None) -> None:
-    assert fields.seconds(text) == expected
+    assert fields.read_seconds(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -256,4 +262,4 @@ def test_durations(text: str, expected: int | None) -> None:
     [("3:0", (3, 0)), ("0:9", (0, 9)), ("768", (3, 0)), ("9", (0, 9)), ("4021", (0, 53)), ("N/A", (0, 0))],
 )
 def test_exit_statuses_of_both_releases(text: str, status: tuple[int, int]) -> None:
-    assert fields.exit_status(text) == status
+    assert fields.read_exit_status(text) == status

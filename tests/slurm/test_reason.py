@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from sbatchgen.jobs.slurm.state import Reason, reason
+from sbatchgen.jobs.slurm.state import Reason, explain_reason
 from tests.conftest import FIXTURES
 from tests.tables import hold
 
@@ -22,7 +22,7 @@ def test_every_reason_is_explained() -> None:
 
 
 def is_explained(kind: str, name: str) -> None:
-    known = reason(name, "4711")
+    known = explain_reason(name, "4711")
     assert (known.name, known.kind) == (name, kind)
     assert known.means != name
     assert known.fix
@@ -57,15 +57,15 @@ def is_explained(kind: str, name: str) -> None:
     ],
 )
 def test_texts_with_more_than_a_name(name: str, kind: str, words: str) -> None:
-    known = reason(name, "4711")
+    known = explain_reason(name, "4711")
     assert known.kind == kind
     assert words in known.means
 
 
 def test_what_to_type_names_the_job() -> None:
-    assert reason("JobHeldUser", "4711_3").fix == "scontrol release 4711_3"
+    assert explain_reason("JobHeldUser", "4711_3").fix == "scontrol release 4711_3"
 
 
 @pytest.mark.parametrize("text", ["a plugin's own words {0} {job}", "", "x" * 100_000])
 def test_other_texts_are_passed_on(text: str) -> None:
-    assert reason(text, "4711") == Reason(name=text, means=text)
+    assert explain_reason(text, "4711") == Reason(name=text, means=text)

@@ -12,12 +12,12 @@ from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.jobs.slurm.refusal import (
     OptionSource,
     Refusal,
+    known_texts,
     options_at_fault,
     options_of_job,
     options_of_script,
     read_test_answer,
     refusals,
-    texts,
 )
 from tests.cluster.controller import Controller
 from tests.conftest import FIXTURES
@@ -219,7 +219,7 @@ def test_a_refusal_names_options_that_there_are() -> None:
     from sbatchgen.check.sbatch.option_table import specs
 
     known = {*specs("22.05"), *specs("26.05")}
-    for _, known_text in texts().patterns:
+    for _, known_text in known_texts().patterns:
         assert {name for name in options_at_fault(known_text) if not name.startswith("{")} <= known, (
             known_text
         )

@@ -14,8 +14,16 @@ from sbatchgen.base.errors import SbatchgenError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.slurm import accounting, accounts, client, queue
 from sbatchgen.jobs.slurm.config import array_limits, settings_in
-from sbatchgen.jobs.slurm.fields import count, exit_status, gpus_of, limit, pairs, seconds, time
-from sbatchgen.jobs.slurm.gpu_nodes import counts, gpu_nodes
+from sbatchgen.jobs.slurm.fields import (
+    gpus_in_tres,
+    read_count,
+    read_exit_status,
+    read_limit,
+    read_pairs,
+    read_seconds,
+    read_time,
+)
+from sbatchgen.jobs.slurm.gpu_nodes import count_gpus, gpu_nodes
 from sbatchgen.jobs.slurm.node import node_gres, nodes_in
 from sbatchgen.jobs.slurm.partition import partitions_in
 from sbatchgen.lab.discover import facts
@@ -77,19 +85,27 @@ SINCE = datetime(2026, 11, 22, tzinfo=timezone.utc)
 
 
 def test_a_number_of_more_digits_than_slurm_has_is_a_missing_one() -> None:
-    assert (limit(HUGE), count(HUGE), seconds(f"{HUGE}:00"), seconds(f"{HUGE}-00:00:00")) == (
+    assert (
+        read_limit(HUGE),
+        read_count(HUGE),
+        read_seconds(f"{HUGE}:00"),
+        read_seconds(f"{HUGE}-00:00:00"),
+    ) == (
         None,
         0,
         None,
         None,
     )
-    assert (exit_status(HUGE), exit_status(f"{HUGE}:9")) == ((0, 0), (0, 9))
-    assert (count("9" * 18), seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
+    assert (read_exit_status(HUGE), read_exit_status(f"{HUGE}:9")) == ((0, 0), (0, 9))
+    assert (read_count("9" * 18), read_seconds("2982616-04:14:00")) == (10**18 - 1, 257698037640)
     row = dict.fromkeys(("state", "reason", "start", "end", "node_list"), "N/A")
     assert (
-        queue.as_job({**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None).job == 0
+        queue.job_of_row(
+            {**row, "id": HUGE, "nodes": "1", "exit_status": "0:0"}, used_s=0, limit_s=None
+        ).base_id
+        == 0
     )
-    assert time("0001-01-01T00:00:00") is None
+    assert read_time("0001-01-01T00:00:00") is None
     (gpus,) = node_gres(f"gpu:4(IDX:0-{HUGE},3)")
     assert gpus.indexes == (3,)
     (shards,) = node_gres(f"shard:4(1/{HUGE},{HUGE}/4)")
@@ -143,14 +159,14 @@ class Answers:
 def read_all(answers: Answers) -> Iterator[object]:
     """Everything that reads what Slurm says."""
     ours = {str(number): "0a" for number in range(1, 16)}
-    yield queue.queue({})
-    yield accounting.accounting(ours, SINCE, {})
-    yield accounting.usage(ours, SINCE, {})
+    yield queue.squeue_jobs({})
+    yield accounting.sacct_jobs(ours, SINCE, {})
+    yield accounting.job_usages(ours, SINCE, {})
     settings = settings_in(answers.spoilt((FIXTURES / "scontrol_config_22.05.txt").read_text()))
     yield array_limits(settings)
     recorded = answers.spoilt((FIXTURES / "scontrol_nodes.txt").read_text())
     nodes = [*nodes_in(f"{recorded}\n{answers.spoilt(SHARDS)}")]
-    yield counts(gpu_nodes(nodes, {}))
+    yield count_gpus(gpu_nodes(nodes, {}))
     partitions = [*partitions_in(answers.spoilt((FIXTURES / "scontrol_partitions_22.05.txt").read_text()))]
     cluster = LiveCluster(
         settings=settings, partitions=partitions, nodes=nodes, qos=accounts.qos({}), user="me",
@@ -188,4 +204,4 @@ def test_answers_with_nonsense_are_read_or_refused(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_gpus_of_all_types_are_counted_once(tres: str, gpus: int) -> None:
-    assert gpus_of(pairs(tres.split(","))) == gpus
+    assert gpus_in_tres(read_pairs(tres.split(","))) == gpus

@@ -81,7 +81,7 @@ def test_a_hole_ends_where_the_plan_of_another_job_begins() -> None:
     assert minutes(seen, 1) is not None
     alone = longest_hole(seen, ("n2", "n3", "n4"), next_claims(seen), 1)
     assert alone is not None
-    assert (alone.nodes, alone.until) == (("n4",), None)
+    assert (alone.nodes, alone.claim) == (("n4",), None)
     assert minutes(seen, 4) is None
     soon = moment(RUNS, replace(planned, start=NOW + timedelta(minutes=6)))
     assert minutes(soon, 2) is None  # a hole of four minutes is of no use
@@ -259,7 +259,7 @@ def test_what_is_left_is_measured_by_number_of_gpus(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_text(events(*four, *eight))
     pace = read_pace(tmp_path)
     assert pace is not None
-    assert (pace.needs(4), pace.needs(8), pace.needs(16)) == (390, 195, None)
+    assert (pace.needed_s(4), pace.needed_s(8), pace.needed_s(16)) == (390, 195, None)
     (tmp_path / "events.jsonl").write_text(events(*four, start(8, 60, 200, batch=20), train(70, 300)))
     assert read_pace(tmp_path) is None  # whose steps are of two sizes
     assert read_pace(tmp_path / "nothing") is None

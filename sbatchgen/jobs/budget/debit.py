@@ -75,7 +75,7 @@ class Debit:
                     cpu_hours=demand.hours(demand.cpus),
                 )
 
-    def change(self, **fields: str) -> None:
+    def update_or_remove(self, **fields: str) -> None:
         """Set fields of the charge, such as the id of its job; without fields, remove the charge.
 
         A charge is removed if sbatch has refused the job.

@@ -15,7 +15,7 @@ from sbatchgen.jobs.budget.allowance import allowances
 from sbatchgen.jobs.budget.ledger import Charge, Charges, Standing
 from sbatchgen.jobs.slurm import accounting
 from sbatchgen.jobs.slurm.accounting import JobUsage
-from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, squeue_jobs
 
 MAX_SUBMIT_S = 900.0  # a submission that has no id after so many seconds has failed
 
@@ -46,13 +46,13 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
             return
         since = datetime.fromtimestamp(min(charge.submitted for charge in ended.values()) - 3600).astimezone()
         keys = {job: charge.key for job, charge in ended.items()}
-        all_rows = accounting.accounting(keys, since, environment)
-        all_starts = accounting.usage(keys, since, environment) if all_rows is not None else None
+        all_rows = accounting.sacct_jobs(keys, since, environment)
+        all_starts = accounting.job_usages(keys, since, environment) if all_rows is not None else None
         for job, charge in ended.items():
             if all_starts is None or all_rows is None:  # no database answers
                 rows, starts = _use_by_controller(rows_by_key.get(charge.key, []))
             else:
-                rows = [row for row in all_rows if str(row.job) == job]
+                rows = [row for row in all_rows if str(row.base_id) == job]
                 starts = [start for start in all_starts if start.job == job]
             if not _is_complete(rows, rows_by_key.get(charge.key, []), charge.tasks):
                 continue
@@ -62,7 +62,7 @@ def update_ended(charges: Charges, environment: Mapping[str, str]) -> None:
 def _rows_of_squeue(environment: Mapping[str, str]) -> dict[str, list[SlurmJob]]:
     """Return squeue's rows of all jobs, by the keys of their submissions; raises SlurmError."""
     rows_by_key: dict[str, list[SlurmJob]] = {}
-    for row in queue(environment):
+    for row in squeue_jobs(environment):
         rows_by_key.setdefault(key_of(row.command), []).append(row)
     return rows_by_key
 
@@ -71,7 +71,7 @@ def _enter_ids_and_ends(charges: Charges, rows_by_key: Mapping[str, Sequence[Slu
     """Enter missing ids of jobs into the charges, and set `tasks_at_once` of ended jobs to 0."""
     for key, charge in charges.items():
         rows = rows_by_key.get(key, [])
-        job = charge.job or (str(rows[0].job) if rows else "")
+        job = charge.job or (str(rows[0].base_id) if rows else "")
         was_submitted_or_failed = bool(job) or time.time() > charge.submitted + MAX_SUBMIT_S
         has_ended = was_submitted_or_failed and all(row.state.ended for row in rows)
         charges[key] = charge._replace(job=job, tasks_at_once=0 if has_ended else charge.tasks_at_once)

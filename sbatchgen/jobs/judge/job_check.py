@@ -81,7 +81,7 @@ def check(resolved: ResolvedJob, *, log_folders_made: bool = False) -> list[Find
     `log_folders_made` is whether the caller creates the folders of the job's logs.
     """
     job = JudgedJob(resolved, makes_log_folders=log_folders_made)
-    rules = judge.rules((*judge.RESOLVED, *judge.JOBS) if resolved.slurm else judge.RESOLVED)
+    rules = judge.rules((*judge.RESOLVED, *judge.JOBS) if resolved.uses_slurm else judge.RESOLVED)
     findings = [finding for rule in rules for finding in judge.findings(rule, job) if not finding.pedantic]
     # SB203 (no partition fits) comes last, because it follows from the other errors
     return sorted(findings, key=lambda finding: (finding.severity != "error", finding.rule == "SB203"))

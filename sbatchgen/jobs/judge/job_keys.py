@@ -64,7 +64,7 @@ def _requeue_allowed(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB055", "error", "an expedited requeue that can't work")
 def _expedite(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("options.requeue")
-    if not (resolved.slurm and isinstance(resolved.options.requeue, Requeue)):
+    if not (resolved.uses_slurm and isinstance(resolved.options.requeue, Requeue)):
         return
     if job.slurm < _EXPEDITE_SINCE:
         what = f"requeue: expedite came with Slurm {_EXPEDITE_SINCE}: sbatch {job.slurm} refuses the script"
@@ -87,7 +87,7 @@ def _hang_action(job: JudgedJob) -> Iterator[Hit]:
     elif resolved.launcher == "ft_launcher":
         what = "ft_launcher has heartbeats of its own: sbatchgen does not look for hangs of its ranks"
         yield Hit(at, what, "remove hang, or use launcher torchrun")
-    elif resolved.hang == "requeue" and not resolved.slurm:
+    elif resolved.hang == "requeue" and not resolved.uses_slurm:
         yield Hit(at, "without Slurm a hang ends the job: nothing starts it again", "write hang: stop")
     elif resolved.hang == "requeue" and not resolved.restartable:
         what = "a hang ends the job: it has no restarts"
@@ -97,7 +97,7 @@ def _hang_action(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add(*BAD_VALUE)
 def _option_values(job: JudgedJob) -> Iterator[Hit]:
-    for name in _UNPARSED_OPTIONS if job.resolved.slurm else ():
+    for name in _UNPARSED_OPTIONS if job.resolved.uses_slurm else ():
         key = f"options.{name}"
         value = getattr(job.resolved.options, name)
         if value and job.resolved.origin(key).level > Level.DEFAULT:
@@ -113,15 +113,15 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
         if name == "environment":
             fix = f"write runtimes: {{edf: {{environment: {value}}}}} and runtime: edf in the profile"
             yield Hit(at, f"--{name} {CONTAINER_EFFECT}", fix, "warning")
-        elif job.resolved.slurm and _is_missing_here(job, name):
+        elif job.resolved.uses_slurm and _is_missing_here(job, name):
             what = f"sbatch has no option --{name} on cluster '{job.profile.name}': it refuses the script"
             yield Hit(at, what, f"remove {name}, or name it in the profile's plugin_options")
-        elif job.resolved.slurm and _is_from_command_line(job, name) and _is_in_no_release(job, name):
+        elif job.resolved.uses_slurm and _is_from_command_line(job, name) and _is_in_no_release(job, name):
             what = (
                 f"sbatch itself has no option --{name}: unless a plugin of the site adds it, sbatch refuses "
             )
             yield Hit(at, f"{what}the script", f"sbatch --help | grep -e --{name}, on the cluster", "warning")
-        elif job.resolved.slurm and (what := _misreading(job, name, value)):
+        elif job.resolved.uses_slurm and (what := _misreading(job, name, value)):
             yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
 
 
@@ -211,7 +211,7 @@ def _requeue_on_timeout(job: JudgedJob) -> Iterator[Hit]:
     if resolved.is_bundled:
         what = f"{key} is for other trainers: the bundled one asks for its restarts itself"
         yield Hit(job.at(key), what, f"remove {key}")
-    elif resolved.slurm and not resolved.restartable:
+    elif resolved.uses_slurm and not resolved.restartable:
         reason = "max_restarts is 0" if resolved.stoppable else "resume is off"
         yield Hit(job.at(key), f"{key} needs restarts, but {reason}", f"remove {key}, or allow restarts")
     elif resolved.consecutive:
@@ -275,7 +275,7 @@ def _chain(job: JudgedJob) -> Iterator[Hit]:
     resolved, key = job.resolved, "chain"
     if resolved.chain == 1:
         return
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"a chain needs Slurm, which profile '{resolved.profile.name}' does not have"
         yield Hit(job.at(key), what, f"remove {key}")
     if not resolved.stoppable:
@@ -301,7 +301,7 @@ def _unexported_variables(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB035", "error", "a value with line breaks for Enroot")
 def _line_breaks(job: JudgedJob) -> Iterator[Hit]:
-    why_not = job.resolved.runtime.one_line_values
+    why_not = job.resolved.runtime.why_one_line_values
     for name, value in job.resolved.env.items() if why_not else ():
         if value and "\n" in value:
             what = f"{name} has line breaks: {why_not}"
@@ -312,11 +312,11 @@ def _line_breaks(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB044", "info", "a save that the image's mount may not survive")
 def _save_at_preemption(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    saves_at_preemption = resolved.slurm and resolved.partition.preemption and resolved.asks_to_stop
+    saves_at_preemption = resolved.uses_slurm and resolved.partition.preemption and resolved.asks_to_stop
     # The bundled trainer has loaded all modules that a save needs before the image's mount ends.
     if resolved.is_bundled or not saves_at_preemption:
         return
-    if fault := resolved.runtime.unsaved(resolved):
+    if fault := resolved.runtime.fault_of_saving(resolved):
         what = f"jobs of other partitions may preempt this one, and {fault.what}"
         yield Hit(job.at(fault.key), what, fault.fix)
 

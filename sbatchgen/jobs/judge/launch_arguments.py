@@ -43,7 +43,7 @@ def _step_options(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     if not resolved.step:
         return
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"step is for srun, and profile '{resolved.profile.name}' has no Slurm"
         yield Hit(job.at(f"step.{next(iter(resolved.step))}"), what, "remove step")
         return

@@ -236,7 +236,7 @@ def _script_findings(resolved: ResolvedJob, file: Path, places: Places) -> Itera
         yield from (Finding("error", problem) for problem in error.problems)
         return
     lines = script.split("\n")
-    for finding in lint_rendered(resolved, script) if resolved.slurm else ():
+    for finding in lint_rendered(resolved, script) if resolved.uses_slurm else ():
         line = lines[finding.place.line - 1] if finding.place.line else None
         for key in SETUPS:
             if line in getattr(resolved.settings, key):

@@ -93,7 +93,7 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
     has_processes = resolved.origin("nproc_per_node").level > Level.DEFAULT
     if resolved.programs and all(program.spec.gpus is not None for program in resolved.programs):
         return
-    if resolved.mode.gpus is not None or is_known or has_processes or not resolved.slurm:
+    if resolved.mode.gpus is not None or is_known or has_processes or not resolved.uses_slurm:
         return
     # SB203 reports a job that fits no partition, and SB201 a partition that the profile does not have.
     fits_no_partition = resolved.fits_no_partition and not resolved.partition_name
@@ -110,7 +110,7 @@ def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB017", "warning", "shards that the profile does not list")
 def _shards_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    has_facts = resolved.slurm and resolved.profile.partitions
+    has_facts = resolved.uses_slurm and resolved.profile.partitions
     if resolved.shards and has_facts and not resolved.partition.shards_per_gpu:
         what = f"profile '{resolved.profile.name}' does not say how many shards a GPU of this partition has"
         fix = "set shards_per_gpu in the profile if the cluster has them"
@@ -153,11 +153,11 @@ def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB019", "error", "a runtime or launcher that needs Slurm")
 def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    if resolved.runtime.needs_slurm and not resolved.slurm:
+    if resolved.runtime.needs_slurm and not resolved.uses_slurm:
         what = f"runtime '{resolved.runtime.name}' {resolved.runtime.needs_slurm}, and there is no Slurm here"
         others = [name for name, runtime in RUNTIMES.items() if not runtime.needs_slurm]
         yield Hit(job.at("runtime"), what, f"use --runtime {', '.join(others[:-1])} or {others[-1]}")
-    if resolved.launcher == "srun" and not resolved.slurm:
+    if resolved.launcher == "srun" and not resolved.uses_slurm:
         what = f"launcher 'srun' needs Slurm, which profile '{resolved.profile.name}' does not have"
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
     if resolved.starter.name != "srun" and resolved.runtime.srun_option:
@@ -198,7 +198,7 @@ def _mounts(job: JudgedJob) -> Iterator[Hit]:
         if "," in text or after_colon:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
-        elif why := resolved.runtime.unmountable(text):
+        elif why := resolved.runtime.why_unmountable(text):
             yield Hit(job.at(key), f"'{path}' can't be mounted: {why}", fix)
 
 

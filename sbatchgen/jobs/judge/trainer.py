@@ -37,7 +37,9 @@ class TrainerJob(JudgedJob):
     def working_folder(self) -> Path | None:
         """The folder in which the job starts its trainer; None if only the running job knows the folder."""
         resolved = self.resolved
-        folder = ShellPath((resolved.snapshot_dir if resolved.slurm else "") or resolved.options.chdir or "")
+        folder = ShellPath(
+            (resolved.snapshot_dir if resolved.uses_slurm else "") or resolved.options.chdir or ""
+        )
         in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
         if in_image or folder.unset(self.environment):
             return None

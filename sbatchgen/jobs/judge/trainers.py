@@ -220,7 +220,7 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
     resolved, environment = job.resolved, job.environment
     edf_name = str(resolved.software.get("edf") or "")
     mounts = (
-        edf.mounted(edf_name, job.submit_folder, environment)
+        edf.mounted_folders(edf_name, job.submit_folder, environment)
         if resolved.runtime is edf.RUNTIME and edf_name
         else None
     )
@@ -248,7 +248,7 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB054", "info", "a profile that was checked long ago")
 def _old_profile(job: TrainerJob) -> Iterator[Hit]:
     profile = job.resolved.profile
-    if profile.age_days > OLD_DAYS and job.resolved.slurm:
+    if profile.age_days > OLD_DAYS and job.resolved.uses_slurm:
         what = f"the facts of profile '{profile.name}' were last verified {profile.age_days} days ago, on "
         what += f"{profile.checked}: partitions and limits may have changed"
         check = f"sbatchgen profile check {_profile_to_type(job.resolved)} --live, on the cluster"
@@ -310,7 +310,7 @@ def _job_changes_python(job: TrainerJob) -> bool:
 
 def _gets_this_path(job: TrainerJob) -> bool:
     """Return whether the job gets the PATH of this shell, and PYTHONPATH adds no folders of packages."""
-    gets_all_variables = not job.resolved.slurm or "export" not in job.resolved.directives
+    gets_all_variables = not job.resolved.uses_slurm or "export" not in job.resolved.directives
     return gets_all_variables and "PYTHONPATH" not in job.environment
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TypedDict
 
-from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, unavailable
+from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuCount, GpuNode, why_unavailable
 from sbatchgen.jobs.starts.room import Availability
 
 
@@ -37,7 +37,7 @@ def gpus_output(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> GpusOut
             "name": entry.node.name,
             "state": entry.node.state,
             "flags": sorted(entry.node.flags),
-            "unavailable": unavailable(entry.node),
+            "unavailable": why_unavailable(entry.node),
             "reason": entry.node.reason,
             "partitions": entry.node.partitions,
             "gpus": entry.gpus,

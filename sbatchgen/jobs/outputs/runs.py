@@ -17,7 +17,7 @@ from sbatchgen.jobs.runs.program_states import ProgramState
 from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
-from sbatchgen.jobs.slurm.state import Kind, reason
+from sbatchgen.jobs.slurm.state import Kind, explain_reason
 
 MAX_BRIEF_RUNS = 10  # how many runs --brief shows, unless more of them wait or run
 MAX_BRIEF_CHARS = 160  # characters of a text that --brief shows
@@ -175,7 +175,7 @@ def status_output(states: Sequence[RunState], problems: Sequence[Problem]) -> St
 def _queued_job(row: SlurmJob) -> _Queued:
     # Slurm prints a reason also for jobs that do not wait. While a job runs, this reason is "None".
     is_waiting = row.state.name == "PENDING"
-    why = reason(row.reason, row.id) if is_waiting or row.reason != "None" else None
+    why = explain_reason(row.reason, row.id) if is_waiting or row.reason != "None" else None
     return {
         "id": row.id,
         "state": row.state.name,

@@ -24,7 +24,7 @@ def node_rank(resolved: ResolvedJob) -> str:
     """Return the number of a node in the job, as a word of bash."""
     if resolved.profile.scheduler == "env":
         return '"$RANK"'  # the platform sets it to the number of the node
-    return quoting.word(NODE_RANK) if resolved.slurm and resolved.nodes > 1 else "0"
+    return quoting.word(NODE_RANK) if resolved.uses_slurm and resolved.nodes > 1 else "0"
 
 
 def nnodes(resolved: ResolvedJob) -> str:
@@ -43,7 +43,7 @@ def nproc(resolved: ResolvedJob) -> str:
     count, options = str(resolved.nproc_per_node), resolved.options
     requested = [name for name in GPU_OPTIONS if getattr(options, name)]
     is_one_per_gpu = resolved.nproc_per_node == resolved.gpus_per_node
-    if resolved.share or not (resolved.slurm and is_one_per_gpu) or options.exclusive or resolved.shards:
+    if resolved.share or not (resolved.uses_slurm and is_one_per_gpu) or options.exclusive or resolved.shards:
         return count
     if resolved.partition.exclusive and resolved.gpus_per_node != resolved.partition.gpus_per_node:
         return count  # the batch shell counts all GPUs of the node, but its steps get the requested GPUs
@@ -195,8 +195,8 @@ def point_cases(resolved: ResolvedJob) -> tuple[str, ...]:
     lines = []
     for number, point in enumerate(sweep.points):
         values = dict(zip(sweep.names, point, strict=True))
-        params = " ".join(f"[{name}]={quoted(values[name])}" for name in resolved.placed)
-        point_args = " ".join(map(quoted, sweep.arguments(point, resolved.placed)))
+        params = " ".join(f"[{name}]={quoted(values[name])}" for name in resolved.placeholder_names)
+        point_args = " ".join(map(quoted, sweep.arguments(point, resolved.placeholder_names)))
         assignments = [f"param=({params})"] if params else []
         assignments += [f"point_args=({point_args})"] if point_args else []
         lines.append(f"{number}) {' '.join(assignments)} ;;")
@@ -205,13 +205,13 @@ def point_cases(resolved: ResolvedJob) -> tuple[str, ...]:
 
 def point_name(resolved: ResolvedJob) -> str:
     """Return the name of the point that the script runs: its values, as text for double quotes."""
-    values = [f"{name}=${{param[{name}]}}" for name in resolved.placed]
+    values = [f"{name}=${{param[{name}]}}" for name in resolved.placeholder_names]
     return " ".join([*values, *(["${point_args[*]}"] if _adds_arguments(resolved) else [])])
 
 
 def _adds_arguments(resolved: ResolvedJob) -> bool:
     """Return whether some parameter of the sweep has no placeholder, and so becomes an argument."""
-    return resolved.sweep is not None and len(resolved.placed) < len(resolved.sweep.names)
+    return resolved.sweep is not None and len(resolved.placeholder_names) < len(resolved.sweep.names)
 
 
 def _word_of_placeholder(name: str, resolved: ResolvedJob) -> str:

@@ -69,7 +69,7 @@ def _words_without_env(resolved: ResolvedJob) -> list[str]:
         f"RESUME={arguments.resume(resolved)}" if name == "RESUME" else name
         for name in launch.trainer_folders(resolved)
     ]
-    return [*words, *resolved.runtime.own_exports(resolved)]
+    return [*words, *resolved.runtime.exports_for_program(resolved)]
 
 
 def node_setup_lines(resolved: ResolvedJob) -> Iterator[str]:
@@ -126,4 +126,4 @@ def _has_unknown_cpus(resolved: ResolvedJob) -> bool:
     options, partition = resolved.options, resolved.partition
     gets_all_cpus = bool(options.exclusive or partition.exclusive)
     number_is_known = options.cpus_per_task is not None or partition.cpus_per_node
-    return resolved.slurm and gets_all_cpus and not number_is_known
+    return resolved.uses_slurm and gets_all_cpus and not number_is_known

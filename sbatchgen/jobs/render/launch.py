@@ -8,7 +8,7 @@ from sbatchgen.jobs.inputs.layers import Level
 from sbatchgen.jobs.modes import AGENTS
 from sbatchgen.jobs.render import arguments
 from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share
-from sbatchgen.jobs.runtimes.base import MASKS, absolute, from_submit_folder
+from sbatchgen.jobs.runtimes.base import GPU_VARIABLES, from_submit_folder, path_in_bash
 
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
 # A trainer with these variables takes itself for a rank of srun, but finds no world size and no address.
@@ -42,11 +42,11 @@ def preflight_command(
         gpus = sum(count for _, count in per_task)
     if resolved.programs:
         gpus = resolved.gpus_of_programs
-    may_be_shared = not resolved.slurm or resolved.shards or resolved.partition.oversubscribed
+    may_be_shared = not resolved.uses_slurm or resolved.shards or resolved.partition.oversubscribed
     words = ['python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR"', f"--gpus {gpus}"]
     words += ["--shared"] if gpus and may_be_shared else []
-    words += [f'--exclude "{job_id}"'] if setting is not True and resolved.slurm else []
-    words += ["-- srun" if resolved.slurm else "--", *_runtime_words(resolved, exported, mounted)]
+    words += [f'--exclude "{job_id}"'] if setting is not True and resolved.uses_slurm else []
+    words += ["-- srun" if resolved.uses_slurm else "--", *_runtime_words(resolved, exported, mounted)]
     words += [quoting.value(resolved.settings.python or "python3")]
     return " \\\n        ".join(quoting.packed(words))
 
@@ -55,13 +55,13 @@ def container_lines(
     resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the words that start any program in the job's container; () without Slurm or a container."""
-    has_container = resolved.slurm and resolved.runtime.is_container and not resolved.programs
+    has_container = resolved.uses_slurm and resolved.runtime.is_container and not resolved.programs
     return tuple(quoting.packed(_runtime_words(resolved, exported, mounted))) if has_container else ()
 
 
 def excludes_bad_nodes(resolved: ResolvedJob) -> bool:
     """Return whether the preflight check requeues the job without its bad nodes."""
-    return resolved.slurm and resolved.settings.preflight not in (None, False, True)
+    return resolved.uses_slurm and resolved.settings.preflight not in (None, False, True)
 
 
 def requeue_command(resolved: ResolvedJob) -> str:
@@ -73,7 +73,7 @@ def requeue_command(resolved: ResolvedJob) -> str:
 def node_setup_command(resolved: ResolvedJob) -> str:
     """Return the command that runs `setup_per_node` once on each node; "" without such a setup."""
     text = quoting.shell_text(resolved.settings.setup_per_node)
-    if not text or not resolved.slurm:
+    if not text or not resolved.uses_slurm:
         return f"bash -c {text}" if text else ""
     step = 'srun --ntasks="$SLURM_NNODES" --ntasks-per-node=1' if resolved.nodes > 1 else "srun --ntasks=1"
     return f"{step} bash -c {text}"
@@ -116,7 +116,7 @@ def exchanged_files(resolved: ResolvedJob) -> tuple[str, ...]:
 
 def hides_rank(resolved: ResolvedJob) -> bool:
     """Return whether Slurm's variables of ranks are hidden from the trainer, as it is a single process."""
-    return resolved.slurm and bool(resolved.trainer) and not resolved.mode.several_processes
+    return resolved.uses_slurm and bool(resolved.trainer) and not resolved.mode.several_processes
 
 
 def needs_rendezvous(resolved: ResolvedJob) -> bool:
@@ -125,7 +125,7 @@ def needs_rendezvous(resolved: ResolvedJob) -> bool:
         return False
     is_named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
     tasks_meet = resolved.mode.several_processes and _has_several_tasks(resolved)
-    return resolved.slurm and (is_named or tasks_meet)
+    return resolved.uses_slurm and (is_named or tasks_meet)
 
 
 _PORTS_OF_JOB = 8  # ports that are reserved for a job with one program
@@ -141,7 +141,7 @@ def first_port(resolved: ResolvedJob, ports: int = _PORTS_OF_JOB) -> str:
     if not network.port_base:
         return ""
     block_size = -(-ports // _PORTS_OF_JOB) * _PORTS_OF_JOB  # rounded up
-    id_in_bash = "SLURM_JOB_ID" if resolved.slurm else "$$"
+    id_in_bash = "SLURM_JOB_ID" if resolved.uses_slurm else "$$"
     blocks, factor = int(network.port_count), ""
     if blocks >= block_size:  # else the range is too small for blocks
         blocks, factor = blocks // block_size, f" * {block_size}"
@@ -151,7 +151,7 @@ def first_port(resolved: ResolvedJob, ports: int = _PORTS_OF_JOB) -> str:
 def watches_step_ends(resolved: ResolvedJob) -> bool:
     """Return whether training/step_end.py watches the end of Slurm steps with several tasks."""
     jobs = [program.job for program in resolved.programs] or [resolved]
-    return resolved.slurm and any(_has_several_tasks(job) and job.starter.name == "srun" for job in jobs)
+    return resolved.uses_slurm and any(_has_several_tasks(job) and job.starter.name == "srun" for job in jobs)
 
 
 def uses_code(resolved: ResolvedJob) -> bool:
@@ -182,7 +182,8 @@ def _reads_data(resolved: ResolvedJob) -> bool:
     if resolved.trainer:  # the profile's data set is for the bundled trainer
         return level >= Level.PROJECT
     dataset = _dataset(resolved.args)  # perhaps the placeholder of a sweep's parameter
-    return level > Level.DEFAULT or dataset in _FILE_DATASETS or dataset.strip("{}") in resolved.placed
+    is_placeholder = dataset.strip("{}") in resolved.placeholder_names
+    return level > Level.DEFAULT or dataset in _FILE_DATASETS or is_placeholder
 
 
 def trainer_folders(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -204,7 +205,7 @@ def mounted_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, .
     `folder_variable` is the name of the bash variable with the folder of submission. The result is () for a
     runtime that mounts folders itself.
     """
-    return needed_folders(resolved, folder_variable) if resolved.runtime.mounts_own else ()
+    return needed_folders(resolved, folder_variable) if resolved.runtime.mounts_run_folders else ()
 
 
 def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ...]:
@@ -227,12 +228,12 @@ def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ..
     resume = from_submit_folder(resolved.resume, resolved)
     if resume.startswith(("/", "${")):
         folders.append(quoting.path(resume.rpartition("/")[0])[1:-1])
-    return (*folders, *(quoting.path(absolute(bind, folder_variable))[1:-1] for bind in binds))
+    return (*folders, *(quoting.path(path_in_bash(bind, folder_variable))[1:-1] for bind in binds))
 
 
 def _step_lines(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the lines of srun with its options, or of another starter; nothing without Slurm."""
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         return
     if resolved.starter.name != "srun":
         yield resolved.starter.command
@@ -289,11 +290,11 @@ def _share_options(share: Share) -> Iterator[tuple[str, str]]:
     if share.gpu_option:
         kind = "gpu:" if share.gpu_option == "gres" else ""
         yield share.gpu_option, f"{kind}{share.gpus_per_node}"
-    if share.beside:
+    if share.beside_program:
         yield "overlap", ""  # the step uses the GPUs and CPUs of the program that it runs beside
     elif share.shares_node:
         yield "exact", ""
-    if share.beside or share.shares_node:
+    if share.beside_program or share.shares_node:
         yield "mem", "0"
     if not share.is_main:  # a file for each task, since srun waits until every process has closed its output
         yield "output", f'"${{RUN_DIR//%/%%}}/programs/{share.bash_name}.%t.log"'
@@ -315,8 +316,9 @@ def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequ
     unset: tuple[str, ...] = RENDEZVOUS_VARIABLES if hides_rendezvous else ()
     if hides_rank(resolved):
         unset += _SRUN_RANK_VARIABLES
-    if resolved.mode.uses_gpus and resolved.slurm:  # of the variables with a process's GPUs, the first stays,
-        unset += MASKS[resolved.gpu_vendor][1:]  # because Slurm may set several (gres.conf(5), Flags)
+    if resolved.mode.uses_gpus and resolved.uses_slurm:
+        # Slurm may set several variables with a process's GPUs (gres.conf(5), Flags). The first stays.
+        unset += GPU_VARIABLES[resolved.gpu_vendor][1:]
     changes = [f"-u {name}" for name in unset if name not in resolved.env]
     changes += resolved.runtime.environment_changes(resolved)  # srun may look up other programs on the node
     if changes:
@@ -339,7 +341,7 @@ def _launcher_lines(resolved: ResolvedJob) -> Iterator[str]:
     bundled = '"$CODE_DIR/training"'
     trainer, is_module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
-    mask = MASKS[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
+    mask = GPU_VARIABLES[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
     if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
         python = f"env {mask}= {python}"  # Slurm would unset an exported variable before the step
     if resolved.launcher in AGENTS:

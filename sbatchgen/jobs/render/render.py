@@ -22,7 +22,7 @@ from sbatchgen.jobs.render.templates import environment_of, render_template
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.runtimes import RUNTIMES
-from sbatchgen.jobs.runtimes.base import absolute, inherits_variable
+from sbatchgen.jobs.runtimes.base import inherits_variable, path_in_bash
 
 # launcher -> the title of the command in the script; without a launcher it is the mode's title.
 TITLES = {
@@ -31,8 +31,12 @@ TITLES = {
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
 }
-# Attributes of the resolved job that are variables of the templates.
-_JOB_ATTRIBUTES = ("slurm", "stoppable", "restartable", "consecutive", "placed", "inherited", "max_restarts")
+# A variable of the templates -> the attribute of the resolved job that is its value.
+_JOB_ATTRIBUTES = {
+    **{name: name for name in ("stoppable", "restartable", "consecutive", "inherited", "max_restarts")},
+    "slurm": "uses_slurm",
+    "placed": "placeholder_names",
+}
 _PROVENANCE = "sbatchgen"  # the start of the comment that says how the script was made
 _CERTIFICATES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 # Variables of the submitting shell that hold paths outside of a container.
@@ -121,7 +125,7 @@ def digest(script: str) -> str:
 
 def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
     """Return the variables of the templates; `code` is the folder of the bundled package `training`."""
-    folder_variable = "SLURM_SUBMIT_DIR" if resolved.slurm else "PWD"
+    folder_variable = "SLURM_SUBMIT_DIR" if resolved.uses_slurm else "PWD"
     exported = exports.exported_names(resolved)
     return (
         _runtime_variables(resolved, folder_variable, exported)
@@ -136,7 +140,7 @@ def context(resolved: ResolvedJob, *, code: Path) -> dict[str, Any]:
 
 def _array_option(resolved: ResolvedJob) -> str:
     """Return the value of --array; "" for a job without an array, or without Slurm."""
-    return resolved.options.array or "" if resolved.slurm else ""
+    return resolved.options.array or "" if resolved.uses_slurm else ""
 
 
 def _job_id(resolved: ResolvedJob) -> str:
@@ -150,8 +154,8 @@ def _site_variables(resolved: ResolvedJob) -> dict[str, Any]:
     setups = [name for name in SETUPS if "_per_" not in name]
     directives = [quoting.directive(name, text) for name, text in resolved.directives.items()]
     return {
-        "directives": directives if resolved.slurm else [],
-        "other_directives": settings.directives if resolved.slurm else (),
+        "directives": directives if resolved.uses_slurm else [],
+        "other_directives": settings.directives if resolved.uses_slurm else (),
         **{name: launch.setup_lines(getattr(settings, name)) for name in setups},
         "has_setup": any(getattr(settings, name) for name in setups),
         "setup_per_node": launch.node_setup_command(resolved),
@@ -177,7 +181,7 @@ def _array_variables(resolved: ResolvedJob) -> dict[str, Any]:
 def _restart_variables(resolved: ResolvedJob) -> dict[str, Any]:
     """Return the template's variables for stopping, restarting and resuming the job, and for their files."""
     files, sweep = launch.exchanged_files(resolved), resolved.sweep
-    is_requeued = resolved.programs and resolved.slurm and resolved.options.requeue
+    is_requeued = resolved.programs and resolved.uses_slurm and resolved.options.requeue
     may_restart = resolved.restartable or is_requeued
     waits_for_requeue = bool(resolved.requeue_on_node_fail and may_restart and resolved.nodes > 1)
     is_single_job = not (resolved.consecutive or resolved.programs)
@@ -204,7 +208,7 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
     """Return the template's variables for the start of the processes: nodes, runtime and command."""
     mounted, meets = launch.mounted_folders(resolved, folder_variable), launch.needs_rendezvous(resolved)
     return {
-        **{name: getattr(resolved, name) for name in _JOB_ATTRIBUTES},
+        **{name: getattr(resolved, attribute) for name, attribute in _JOB_ATTRIBUTES.items()},
         "preflight": launch.preflight_command(resolved, exported, mounted, _job_id(resolved)),
         "excludes": launch.excludes_bad_nodes(resolved),
         "node_lines": tuple(exports.node_setup_lines(resolved)),
@@ -227,7 +231,9 @@ def _runtime_variables(
     resolved: ResolvedJob, folder_variable: str, exported: Sequence[str]
 ) -> dict[str, Any]:
     """Return the template's variables for the bash functions that set up the runtimes of all programs."""
-    values = {name: value for runtime in RUNTIMES.values() for name, value in runtime.unset.items()}
+    values = {
+        name: value for runtime in RUNTIMES.values() for name, value in runtime.values_in_other_jobs.items()
+    }
     jobs = resolved.jobs
     for job in jobs:
         variables = job.runtime.variables(job, folder_variable, exported)
@@ -239,7 +245,7 @@ def _runtime_variables(
         "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(functions)],
         "any_container": any(job.runtime.is_container for job in jobs),
         "foreign": [name for name in FOREIGN if not any(inherits_variable(job, name) for job in jobs)],
-        "starts_pyxis": resolved.slurm and RUNTIMES["enroot"] in [job.runtime for job in jobs],
+        "starts_pyxis": resolved.uses_slurm and RUNTIMES["enroot"] in [job.runtime for job in jobs],
     }
 
 
@@ -268,13 +274,13 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
     names = dict.fromkeys(name for path in paths for name in VARIABLE.findall(path))
     return {
         # "runs/a/." -> "runs/a": with a slash at the end, bash would follow a link
-        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", absolute(resolved.run_dir, folder_variable)),
+        "run_dir": re.sub(r"(?<=[^/])(/\.?)+$", "", path_in_bash(resolved.run_dir, folder_variable)),
         "uses_data": launch.uses_data(resolved),
-        "data": absolute(resolved.data, folder_variable),
+        "data": path_in_bash(resolved.data, folder_variable),
         "uses_code": launch.uses_code(resolved),
-        "code": absolute(resolved.code, folder_variable) if resolved.code else str(code),
-        "snapshot": absolute(resolved.snapshot_dir, folder_variable)
-        if resolved.snapshot_dir and resolved.slurm
+        "code": path_in_bash(resolved.code, folder_variable) if resolved.code else str(code),
+        "snapshot": path_in_bash(resolved.snapshot_dir, folder_variable)
+        if resolved.snapshot_dir and resolved.uses_slurm
         else "",
         # names of variables in these paths, apart from variables that nearly every site sets
         "needed": [

@@ -37,7 +37,7 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
     names_urls = any(named.fact == "urls" for program in programs for named in program.lists)
     return {
         "programs": [_program_functions(program, folder_variable) for program in programs],
-        "addresses": tuple(_all_address_lines(programs, slurm=resolved.slurm)),
+        "addresses": tuple(_all_address_lines(programs, slurm=resolved.uses_slurm)),
         "ports": ports,
         "first_port_of_programs": launch.first_port(resolved, ports),
         # the main program last, because its errors may follow from another program's
@@ -128,14 +128,14 @@ def _program_functions(program: JobProgram, folder_variable: str) -> ProgramFunc
 def _start_lines(program: JobProgram, folder_variable: str) -> Iterator[str]:
     """Yield the lines that start a program; each program except the main one has its own log."""
     job, share = program.job, program.share
-    if not (job.slurm or share.is_main):
+    if not (job.uses_slurm or share.is_main):
         yield f'exec >>"{_LOG_FOLDER}/{share.bash_name}.0.log" 2>&1'
     yield from (f"export {line}" for line in quoting.packed(_program_exports(program)))
     command = launch.command_lines(
         job, exports.exported_names(job), launch.mounted_folders(job, folder_variable)
     )
     # srun's messages about the ends of tasks go to a file of their own: after TERM there is one for each task
-    has_srun_log = job.slurm and not share.is_main
+    has_srun_log = job.uses_slurm and not share.is_main
     messages = [f'2>>"{_LOG_FOLDER}/{share.bash_name}.srun.log"'] if has_srun_log else []
     yield " \\\n        ".join(quoting.packed([*command, *messages]))
 

@@ -178,9 +178,7 @@ def _smallest_gpu_limit(
     qos_names = [Text(name) for name in (partition.partition_qos, values.get("options.qos")) if name]
     owners: dict[str, GpuLimits] = {"the partition": partition}
     owners |= {f"qos {name}": profile.qos[name] for name in qos_names if name in profile.qos}
-    all_limits = (
-        (getattr(limits, key), owner) for owner, limits in owners.items() for key in GPU_HOLDERS
-    )
+    all_limits = ((getattr(limits, key), owner) for owner, limits in owners.items() for key in GPU_HOLDERS)
     known_limits = [(limit, owner) for limit, owner in all_limits if limit is not None]
     return min(known_limits) if known_limits else (None, "")
 

@@ -1,4 +1,7 @@
-"""The origins of a resolved job's values. `explain` shows all values, and `review` the surprising values."""
+"""Lists the values of a resolved job, each with the place where it was set.
+
+`explain` shows all values. A review shows only the values that the user may not expect.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,19 @@ from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolve import FIRST_THAT_FITS
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 
-# Shown for a variable without a value in the resolved job.
+# The value that is shown for a variable that keeps its value from the shell that submits.
 _INHERITED = "(that of the shell that submits)"
 _PLACE_KEYS = frozenset(keys_of(PlaceSettings))
-# Keys that `settings` yields in another way, or not at all.
+# Keys of job files that `settings` does not yield, or yields in another way than the other keys.
 _HIDDEN_KEYS = "profile mode options extra_options env step lint programs network runtimes".split()  # noqa: SIM905
-# Options that decide the cost of a job, its account, its nodes and its time. The review shows the value of
-# such an option with its origin if the user did not type it.
+# Options that decide the cost of a job, its account, its nodes and its time. If the user did not type such an
+# option, the review shows its value and origin.
 IMPORTANT_OPTIONS = (
     *"partition account qos reservation nodes exclusive constraint nodelist exclude licenses".split(),  # noqa: SIM905
     *GPU_OPTIONS,
     *"mem mem_per_cpu mem_per_gpu time begin array dependency export".split(),  # noqa: SIM905
 )
-# Keys of these options that the review shows even if sbatchgen derived their value.
+# Keys of important options that the review shows even if sbatchgen has derived their value.
 _SHOWN_IF_DERIVED = ("options.time", "options.nodes", *(f"options.{name}" for name in GPU_OPTIONS))
 
 
@@ -43,14 +46,19 @@ class Setting:
 
     name: str  # an option or a key
     value: str  # the value, as text
-    by: str  # "default", "profile", "partition", "project" (sbatchgen.yaml), "job" or "command line"
-    at: str  # `file:line`, a flag, or the rule that the value follows from
-    overrode: tuple[Setting, ...] = ()  # the values that it overrode, the highest first
-    documented: tuple[str, ...] = ()  # web addresses of the cluster's documentation of the value
+    # The layer that set it: "default", "profile", "partition", "project" for sbatchgen.yaml, "job", or
+    # "command line"
+    by: str
+    at: str  # `file:line`, a flag, or in words the rule that the value follows from
+    overrode: tuple[Setting, ...] = ()  # the values of lower layers that it overrode, the highest layer first
+    documented: tuple[str, ...] = ()  # web addresses where the cluster's documentation describes the value
 
 
 def settings(request: Request) -> Iterator[Setting]:
-    """Yield every value of a request's job: options, keys, variables, programs and partitions passed over."""
+    """Yield each value of a job: its profile, options, keys and variables, and the values of its programs.
+
+    The partitions that sbatchgen did not choose follow, each with the reason.
+    """
     resolved = request.resolved
     documented = _documentation_by_place(request) if resolved.profile.sources else {}
     name = str(resolved.profile.name)
@@ -80,14 +88,14 @@ def settings(request: Request) -> Iterator[Setting]:
 def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
     """Yield the settings of one of several programs; `origin` is the place where the program is written."""
     job, share, spec = program.job, program.share, program.spec
-    # Only the values of the program's own layer have no place.
+    # The values of the program's own layer are those of Level.JOB without a place.
     keys = [key for key, by in job.origins.items() if by.level is Level.JOB and not str(by)]
     values = {"mode": job.mode.name, "args": job.args, **{key: _value(job, key) for key in keys}}
     values |= {f"env.{name}": job.env.get(name) for name in spec.env}
     values |= {f"ready.{sign}": getattr(spec.ready, sign) for sign in spec.ready.signs}
     values |= {"ready.hosts": program.ready.hosts if program.ready.hosts != "all" else None}
     values |= {name: getattr(spec, name) for name in ("needs", "main", "once", "optional", "restarts")}
-    values |= {"replicas": share.replicas, "beside": share.beside}
+    values |= {"replicas": share.replicas, "beside": share.beside_program}
     values |= {"options.nodes": share.all_nodes, "options.gpus_per_node": share.gpus_per_node}
     for key, value in values.items():
         if value not in (None, False, (), 0, ""):
@@ -96,12 +104,12 @@ def _program_settings(program: JobProgram, origin: Origin) -> Iterator[Setting]:
 
 
 def _documentation_by_place(request: Request) -> dict[str, list[str]]:
-    """Return `file:line` of the profile -> web addresses of the cluster's documentation of that line.
+    """Return for lines of the profile (`file:line`) where the cluster's documentation describes them.
 
-    A source of the profile documents a key and all keys below it. If several sources document a line, only
-    those with the longest key are returned.
+    The key `sources` of the profile names a web address for a key, which holds for all keys below it. If
+    several sources describe a line, only those with the longest key count.
     """
-    cited: dict[str, list[tuple[int, str]]] = {}  # place -> length of the key, and web address
+    cited: dict[str, list[tuple[int, str]]] = {}  # place -> pairs of a key's length and a web address
     places = read_document(request.profile_file, Profile).places
     for source in request.resolved.profile.sources:
         for key in source.keys:
@@ -125,12 +133,12 @@ def surprises(resolved: ResolvedJob, profile_by: Origin) -> Iterator[Setting]:
         origin, value = resolved.origins.get(key), _value(resolved, key)
         if origin is None or value is None or key == "profile":
             continue
-        if key.startswith("options.") and not resolved.slurm:
+        if key.startswith("options.") and not resolved.uses_slurm:
             continue
         overrode = [
             (other, by)
             for other, by in resolved.overridden.get(key, ())
-            if not _begins_with(value, other) and _is_missed(key, by, winner=origin)
+            if not _keeps(value, other) and _may_be_missed(key, by, winner=origin)
         ]
         if overrode or _is_surprise(key, origin, _text(value)):
             yield _setting(key, value, origin, overrode)
@@ -143,7 +151,11 @@ def _chosen_partition(resolved: ResolvedJob, why: str) -> Setting:
 
 
 def _is_surprise(key: str, origin: Origin, value: str) -> bool:
-    """Return whether the review shows a value; a value from the job or the command line is not a surprise."""
+    """Return whether the user may not expect a value.
+
+    Values of the job and of the command line are no surprise, because the user has written them. Of the
+    values that sbatchgen derives, only guesses, limited numbers of GPUs and some important options are.
+    """
     if origin.level is Level.DEFAULT:
         is_guess = origin.where.startswith(GUESS_START)
         is_limited = origin.where.endswith(LIMITED_END)
@@ -154,19 +166,21 @@ def _is_surprise(key: str, origin: Origin, value: str) -> bool:
     return origin.level is Level.PROJECT
 
 
-def _begins_with(value: Any, other: Any) -> bool:
-    """Return whether a value equals another value, or is a list that begins with the other list.
+def _keeps(value: Any, overridden: Any) -> bool:
+    """Return whether nothing of an overridden value is lost: the new value is equal, or a longer list.
 
-    A list that begins with the overridden list only adds items to it, as `KEY+` does.
+    A list that begins with the overridden list only adds items to it, as the key `KEY+` does.
     """
-    extends = isinstance(value, tuple) and isinstance(other, tuple) and value[: len(other)] == other
-    return (extends and bool(other)) or _text(value) == _text(other)
+    extends = (
+        isinstance(value, tuple) and isinstance(overridden, tuple) and value[: len(overridden)] == overridden
+    )
+    return (extends and bool(overridden)) or _text(value) == _text(overridden)
 
 
-def _is_missed(key: str, by: Origin, *, winner: Origin) -> bool:
-    """Return whether somebody may rely on a value with the origin `by`, which `winner` overrode."""
+def _may_be_missed(key: str, by: Origin, *, winner: Origin) -> bool:
+    """Return whether somebody may rely on a value from the origin `by` that `winner` overrode."""
     if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
-        return False  # these lists are joined, so no item is lost
+        return False  # the layers join these lists, so no item is lost; nobody has written a default
     return by.level >= Level.PROJECT or winner.level in (Level.PARTITION, Level.PROJECT)
 
 
@@ -186,14 +200,17 @@ def _setting(key: str, value: Any, origin: Origin, overrode: Iterable[tuple[Any,
 
 
 def _is_profile_key(resolved: ResolvedJob, key: str) -> bool:
-    """Return whether a key is in `network`, or is a fact of the job's runtime for which jobs have no key."""
+    """Return whether only profiles have a key: it is in `network`, or in the settings of the job's runtime.
+
+    Some settings of a runtime have a key in job files. Such a key is not listed twice.
+    """
     runtime = resolved.runtime
     facts_with_job_key = {f"runtimes.{runtime.name}.{job_key.fact}" for job_key in runtime.keys}
     return key not in facts_with_job_key and key.startswith(("network.", f"runtimes.{runtime.name}."))
 
 
 def _value(resolved: ResolvedJob, key: str) -> Any:
-    """Return the final value of a flat key, such as "options.nodes"; None for a key that is not set."""
+    """Return the value of a flat key, such as "options.nodes", in the resolved job; None if it is not set."""
     record_key, dot, inner_key = key.partition(".")
     if record_key == "runtimes":
         runtime, _, fact = inner_key.partition(".")

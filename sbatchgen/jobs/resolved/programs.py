@@ -1,4 +1,8 @@
-"""The programs of a job: each one's share of the job's nodes, and the variables with its address."""
+"""Resolves a job of several programs: each program gets a share of the job's nodes, GPUs and CPUs.
+
+Texts of a program may name facts of programs, such as {server.host}. The script sets a variable for each
+fact, and `_filled` puts the variable into the text.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,8 +29,8 @@ from sbatchgen.jobs.resolved.written_programs import (
     written_programs,
 )
 
-# The command that probes whether a program is ready has the program's facts in these variables.
-_PROBE_VARIABLES = {"host": "host", "port": "port"}  # fact -> variable
+# A fact -> its variable in the command that probes whether a program is ready.
+_PROBE_VARIABLES = {"host": "host", "port": "port"}
 
 
 def resolve_programs(
@@ -37,26 +41,26 @@ def resolve_programs(
     name: str,
     chosen: str = "",
 ) -> ResolvedJob:
-    """Return a job of several programs with every value decided, also those of its programs.
+    """Return a job of several programs with every value decided, also the values of its programs.
 
-    The job is its main program with all nodes, so the main program's settings decide how the job stops,
-    resumes and is requeued. `mode_name` is the mode of a program that names no mode. `name` and `chosen` are
-    those of `resolve`. Raises CommandLineError: the programs contradict each other.
+    The job has the values of its main program, but the nodes of all programs. So the main program decides how
+    the job stops, resumes and is requeued. `mode_name` is the mode of a program that names no mode. `name`
+    and `chosen` are those of `resolve`. Raises CommandLineError if the programs contradict each other.
     """
     programs = written_programs(layers)
     refuse_faults(programs, layers)
 
-    def resolve_program(program: WrittenProgram, *more: Layer) -> ResolvedJob:
+    def resolve_program(program: WrittenProgram, *higher_layers: Layer) -> ResolvedJob:
         mode = COMMAND.name if program.spec.command else program.spec.mode or mode_name
-        return resolve(profile, [*layers, *more], mode_name=mode, name=name, chosen=chosen)
+        return resolve(profile, [*layers, *higher_layers], mode_name=mode, name=name, chosen=chosen)
 
-    programs, jobs = _resolved_alone(programs, resolve_program)
-    shares = [_share(program, jobs[program.name]) for program in programs]
+    programs, jobs = _resolve_each(programs, resolve_program)
+    shares = [_share_of(program, jobs[program.name]) for program in programs]
     main = main_program(programs)
     whole_job = resolve_program(
         main,
-        _settings_layer(main, programs),
-        _allocation_layer(shares),
+        _layer_of_main_settings(main, programs),
+        _layer_of_allocation(shares),
         *_requeue_layers(main, layers),
     )
     uses_gpus = any(share.gpus_per_node for share in shares)
@@ -70,32 +74,32 @@ def resolve_programs(
     return replace(whole_job, programs=job_programs, gpus_per_node=gpus_per_node)
 
 
-def _resolved_alone(
+def _resolve_each(
     programs: Sequence[WrittenProgram], resolve_program: Callable[..., ResolvedJob]
 ) -> tuple[list[WrittenProgram], dict[str, ResolvedJob]]:
-    """Return the programs with their GPUs and CPUs, and each program as a job of its own, by its name.
+    """Return the programs with their GPUs and CPUs, and each program by its name as a job of its own.
 
-    `alone` is a program as a job without the other programs, from which GPUs and CPUs follow that the user
-    did not write.
+    GPUs and CPUs that the user did not write follow from `whole_nodes_job`, which is a program that has its
+    nodes without the other programs.
     """
     programs, main = [*programs], main_program(programs)
     if main.shares_node:
-        alone = resolve_program(main, _program_layer(main, programs, is_main=True))
+        whole_nodes_job = resolve_program(main, _layer_of_program(main, programs, is_main=True))
         programs = [
-            _with_remaining_share(program, alone, programs) if program is main else program
+            _with_remaining_share(program, whole_nodes_job, programs) if program is main else program
             for program in programs
         ]
     jobs: dict[str, ResolvedJob] = {}
-    # A program beside another program comes last, because it gets that program's GPUs.
+    # Programs with `beside` come last, because each gets the GPUs of another program.
     for index in sorted(range(len(programs)), key=lambda index: bool(programs[index].spec.beside)):
         program = programs[index]
         if program.replicas_per_node > 1 and program.spec.nodes:
-            alone = resolve_program(program, _program_layer(program, programs, is_main=False))
-            program = _with_replica_share(program, alone)
+            whole_nodes_job = resolve_program(program, _layer_of_program(program, programs, is_main=False))
+            program = _with_replica_share(program, whole_nodes_job)
         elif program.spec.beside:
             program = _with_gpus_of(program, jobs[program.spec.beside])
         programs[index] = program
-        layer = _program_layer(program, programs, is_main=program.name == main.name)
+        layer = _layer_of_program(program, programs, is_main=program.name == main.name)
         jobs[program.name] = resolve_program(program, layer)
     return programs, jobs
 
@@ -114,8 +118,8 @@ def _requeue_layers(main: WrittenProgram, layers: Sequence[Layer]) -> Iterator[L
         yield Layer(Level.JOB, values, dict.fromkeys(values, "requeue_on_node_fail"))
 
 
-def _share(program: WrittenProgram, job: ResolvedJob) -> Share:
-    """Return a program's share of the nodes; `job` is the program as a job of its own."""
+def _share_of(program: WrittenProgram, job: ResolvedJob) -> Share:
+    """Return a program's share of the job's nodes; `job` is the program as a job of its own."""
     return Share(
         name=program.name,
         is_main=program.spec.main,
@@ -129,78 +133,79 @@ def _share(program: WrittenProgram, job: ResolvedJob) -> Share:
         preset=program.spec.preset or "",
         replicas=int(program.spec.replicas or 0),
         replicas_per_node=program.replicas_per_node,
-        beside=program.spec.beside or "",
+        beside_program=program.spec.beside or "",
     )
 
 
 def _gpu_option(whole_job: ResolvedJob) -> Any:
-    """Return the option with which Slurm steps ask for GPUs; "" if the job has no option for GPUs."""
+    """Return the option with which srun requests GPUs for a program; "" if the job has no option for GPUs."""
     options = whole_job.options
     if "gpu" in (options.gres or ""):
         return "gres"
     return "gpus-per-node" if any((options.gpus_per_node, options.gpus, options.gpus_per_task)) else ""
 
 
-def _with_replica_share(program: WrittenProgram, alone: ResolvedJob) -> WrittenProgram:
-    """Return a program whose replicas share nodes, with the GPUs and CPUs of each replica.
-
-    `alone` is the program as a job of its own.
-    """
+def _with_replica_share(program: WrittenProgram, whole_nodes_job: ResolvedJob) -> WrittenProgram:
+    """Return a program whose replicas share nodes, with the GPUs and CPUs of each replica."""
     gpus, cpus = program.spec.gpus, program.spec.cpus
-    if gpus is None:  # at least one for each replica; a rule reports a node with fewer GPUs
-        gpus = max(1, alone.gpus_per_node // program.replicas_per_node) if alone.gpus_per_node else 0
-    if cpus is None and _cpus_per_node(alone):
-        cpus_per_node = alone.partition.cpus_per_node or _cpus_per_node(alone)
-        cpus = Count(max(1, cpus_per_node // program.replicas_per_node))
+    node_gpus, job_cpus = whole_nodes_job.gpus_per_node, _cpus_per_node(whole_nodes_job)
+    if gpus is None:  # each replica gets at least one GPU; a rule reports a node with too few
+        gpus = max(1, node_gpus // program.replicas_per_node) if node_gpus else 0
+    if cpus is None and job_cpus:
+        node_cpus = whole_nodes_job.partition.cpus_per_node or job_cpus
+        cpus = Count(max(1, node_cpus // program.replicas_per_node))
     return program._replace(spec=replace(program.spec, gpus=gpus, cpus=cpus))
 
 
 def _with_gpus_of(program: WrittenProgram, other: ResolvedJob) -> WrittenProgram:
     """Return a program that runs beside another program, with the other program's GPUs and one CPU.
 
-    GPUs and CPUs that the user wrote stay. `other` is the other program as a job of its own.
+    GPUs and CPUs that the user wrote are not changed. `other` is the other program as a job of its own.
     """
     gpus = other.gpus_per_node if program.spec.gpus is None else program.spec.gpus
     return program._replace(spec=replace(program.spec, gpus=gpus, cpus=program.spec.cpus or Count(1)))
 
 
 def _cpus_per_node(job: ResolvedJob) -> int:
-    """Return the CPUs of a job on each node; 0 if their number is not known."""
+    """Return the number of CPUs that a job requests on each node; 0 if it does not request CPUs."""
     return (job.options.cpus_per_task or 0) * (job.options.ntasks_per_node or 1)
 
 
 def _with_remaining_share(
-    main: WrittenProgram, alone: ResolvedJob, programs: Sequence[WrittenProgram]
+    main: WrittenProgram, whole_nodes_job: ResolvedJob, programs: Sequence[WrittenProgram]
 ) -> WrittenProgram:
-    """Return the main program with the GPUs and CPUs of its node that the other programs there do not use.
+    """Return the main program with the GPUs and CPUs that the other programs on its node do not use.
 
-    GPUs and CPUs that the user wrote stay. `alone` is the main program as a job of its own.
+    GPUs and CPUs that the user wrote are not changed.
     """
     others = [program.spec for program in programs if program.shares_node and program.name != main.name]
     gpus, cpus = main.spec.gpus, main.spec.cpus
-    taken_gpus = sum(spec.gpus or 0 for spec in others)
-    if gpus is None and taken_gpus and not alone.mode.gpus:
-        gpus = max(0, alone.gpus_per_node - taken_gpus)
-    wanted_cpus, node_cpus = _cpus_per_node(alone), alone.partition.cpus_per_node
-    if cpus is None and wanted_cpus and node_cpus:
+    used_gpus = sum(spec.gpus or 0 for spec in others)
+    if gpus is None and used_gpus and not whole_nodes_job.mode.gpus:
+        gpus = max(0, whole_nodes_job.gpus_per_node - used_gpus)
+    job_cpus, node_cpus = _cpus_per_node(whole_nodes_job), whole_nodes_job.partition.cpus_per_node
+    if cpus is None and job_cpus and node_cpus:
         remaining_cpus = node_cpus - sum(spec.cpus or DEFAULT_CPUS for spec in others)
-        cpus = Count(max(1, min(wanted_cpus, remaining_cpus)))
+        cpus = Count(max(1, min(job_cpus, remaining_cpus)))
     return main._replace(spec=replace(main.spec, gpus=gpus, cpus=cpus))
 
 
-def _settings_layer(main: WrittenProgram, programs: Sequence[WrittenProgram]) -> Layer:
-    """Return the layer with the main program's settings for the whole job: all except its variables."""
+def _layer_of_main_settings(main: WrittenProgram, programs: Sequence[WrittenProgram]) -> Layer:
+    """Return the layer with the main program's settings for the whole job, without its variables.
+
+    A variable of the main program must not reach the other programs.
+    """
     values = {key: value for key, value in _settings(main, programs) if not key.startswith("env.")}
     if main.spec.command:  # a command does not read the file with which the script asks a trainer to stop
         values["resume"] = Resume("off")
     return Layer(Level.JOB, values, {})
 
 
-def _program_layer(program: WrittenProgram, programs: Sequence[WrittenProgram], *, is_main: bool) -> Layer:
-    """Return the layer with a program's settings, and with its share as the options of a job of its own."""
+def _layer_of_program(program: WrittenProgram, programs: Sequence[WrittenProgram], *, is_main: bool) -> Layer:
+    """Return the layer that makes a program a job of its own: its settings, and its share as options."""
     spec, values = program.spec, dict(_settings(program, programs))
     values["options.nodes"] = Count(program.nodes)
-    # On a node that it shares, a program gets no GPUs unless it names their number.
+    # On a node that it shares, a program gets GPUs only if it names their number.
     gets_no_gpus = spec.gpus is None and program.shares_node and not (spec.main or spec.nodes)
     gpus = 0 if gets_no_gpus else spec.gpus
     values |= {} if gpus is None else {"options.gpus_per_node": Text(gpus)}
@@ -211,7 +216,10 @@ def _program_layer(program: WrittenProgram, programs: Sequence[WrittenProgram], 
 
 
 def _settings(program: WrittenProgram, programs: Sequence[WrittenProgram]) -> Iterator[tuple[str, Any]]:
-    """Yield flat key and value of each setting of a program that jobs also have, with its facts filled in."""
+    """Yield the flat key and the value of each key of a program that jobs also have.
+
+    Variables stand in place of the facts that the values name.
+    """
     for name in KEYS_OF_PROGRAMS:
         value = getattr(program.spec, name)
         if value is None or name == "mode":
@@ -231,14 +239,14 @@ def _filled(
     text: str,
     program: WrittenProgram,
     programs: Sequence[WrittenProgram],
-    form: str = "{{env:{}}}",
+    variable_format: str = "{{env:{}}}",
     own_variables: Mapping[str, str] | None = None,
 ) -> str:
     """Return a text with variables in place of facts, such as {port} and {server.host}.
 
-    `form` is how the text names a variable, with {} for the variable's name: {server.host} becomes
-    {env:SERVER_HOST}, or ${SERVER_HOST} in a value of `env`. `own_variables` has other names of variables for
-    facts of the program itself.
+    `variable_format` is how the text names a variable; {} stands for the name of the variable. An argument
+    names it as {env:NAME}, and a value of `env` as ${NAME}. `own_variables` maps facts of the program itself
+    to other names of variables.
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -246,12 +254,14 @@ def _filled(
         if fact == "nodes":
             return str(next(all_nodes(other) for other in programs if other.name == name))
         if own_variables and name == program.name and fact in own_variables:
-            return form.format(own_variables[fact])
+            return variable_format.format(own_variables[fact])
         if not match[3]:
-            return form.format(f"{name.variable}_{fact.upper()}")
-        # An argument that is nothing but a list becomes one argument for each item of the list.
-        is_whole_argument = match[0] == text and form.startswith("{{env")
-        return form.format(f"{name.variable}_{fact.upper()}_{'LIST[@]' if is_whole_argument else 'WORDS'}")
+            return variable_format.format(f"{name.variable}_{fact.upper()}")
+        # An argument such as "{server.urls[@]}" becomes one argument for each item of the list. In a longer
+        # text, the items become words.
+        is_whole_argument = match[0] == text and variable_format.startswith("{{env")
+        suffix = "LIST[@]" if is_whole_argument else "WORDS"
+        return variable_format.format(f"{name.variable}_{fact.upper()}_{suffix}")
 
     return type(text)(FACT_PATTERN.sub(replacement, text))
 
@@ -261,21 +271,22 @@ def _job_program(
 ) -> JobProgram:
     """Return a program with its job and share.
 
-    The signs that the program is ready, such as an open port, have variables in place of facts.
+    Variables stand in place of the facts that the signs of its readiness name, such as {port}.
     """
-    written = program.spec.ready
+    written_ready = program.spec.ready
     signs: dict[str, Any] = {
-        name: _filled(getattr(written, name), program, programs, own_variables=_PROBE_VARIABLES)
-        for name in written.signs
+        name: _filled(getattr(written_ready, name), program, programs, own_variables=_PROBE_VARIABLES)
+        for name in written_ready.signs
     }
-    hosts = written.hosts if not share.preset else "first"  # a preset runs its command on the first node
-    ready = Ready(**signs, within=written.within, hosts=hosts)
+    # A program with a preset runs its command only on the first of its nodes.
+    hosts = "first" if share.preset else written_ready.hosts
+    ready = Ready(**signs, within=written_ready.within, hosts=hosts)
     lists = tuple(named for named in _named_lists(programs) if named.program == program.name)
     return JobProgram(job=replace(job, share=share), share=share, spec=program.spec, ready=ready, lists=lists)
 
 
 def _named_lists(programs: Sequence[WrittenProgram]) -> list[NamedList]:
-    """Return the lists that the programs' texts name, each once."""
+    """Return the lists that texts of the programs name, such as {server.urls}, without repetitions."""
     named = {
         NamedList(match[1] or program.name, match[2], match[3] or "")
         for program in programs
@@ -286,17 +297,17 @@ def _named_lists(programs: Sequence[WrittenProgram]) -> list[NamedList]:
     return sorted(named)
 
 
-def _allocation_layer(shares: Sequence[Share]) -> Layer:
-    """Return the layer with the whole job's nodes, CPUs and GPUs.
+def _layer_of_allocation(shares: Sequence[Share]) -> Layer:
+    """Return the layer with the nodes, GPUs and CPUs of the whole job.
 
-    All nodes of a job get the same, so each has as much as the programs use on the node with the most.
+    A job has the same number of GPUs and CPUs on each node. This is the most that the programs use on a node.
     """
     nodes = max(share.first_node + share.all_nodes for share in shares)
-    gpus, cpus = [0] * nodes, [0] * nodes  # on each node
+    gpus, cpus = [0] * nodes, [0] * nodes  # the sums of the programs on each node
     for share in shares:
         for node in range(share.first_node, share.first_node + share.all_nodes):
-            gpus[node] += 0 if share.beside else share.gpus_per_node * share.replicas_per_node
-            cpus[node] += 0 if share.beside else share.cpus_per_node * share.replicas_per_node
+            gpus[node] += 0 if share.beside_program else share.gpus_per_node * share.replicas_per_node
+            cpus[node] += 0 if share.beside_program else share.cpus_per_node * share.replicas_per_node
     values: dict[str, Any] = {"options.nodes": Count(nodes), "options.ntasks_per_node": Count(1)}
     if all(share.cpus_per_node for share in shares):
         values["options.cpus_per_task"] = Count(max(cpus))

@@ -1,4 +1,8 @@
-"""A request: the resolved job that a command line, sbatchgen.yaml, a job and a profile together make."""
+"""Makes a request: the resolved job that a command line, sbatchgen.yaml, a job file and a profile describe.
+
+`read_request` reads these files, finds the profile, and resolves the job. The other functions change a
+request.
+"""
 
 from __future__ import annotations
 
@@ -26,11 +30,11 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.choice import Check
     from sbatchgen.jobs.resolved.sweep import Sweep
 
-ONLY_PROFILE = "it is your only profile"
+ONLY_PROFILE = "it is your only profile"  # why a profile was taken that the user has not named
 
 
 class Request(NamedTuple):
-    """A resolved job, with the places and words that its script needs."""
+    """A resolved job, with the folders of its templates and the command in its script."""
 
     resolved: ResolvedJob
     places: Places  # where templates are searched for
@@ -52,10 +56,12 @@ def read_request(
 ) -> Request:
     """Return the request of a command line.
 
-    `job` is a mode or a job YAML, `args` are the trainer's arguments, and `job_options` has the values of
-    `parameters` by name. `check` finds the faults of a job: they decide the partition if the job names none.
-    `read_trainer` returns the settings that follow from the trainer's text, as the lowest layer. An editor
-    gives the unsaved `text` of the job YAML. Raises SbatchgenError: the command line or a file is wrong.
+    `job` is a mode or the path of a job file, `args` are the trainer's arguments, and `job_options` has the
+    values of the options by the names of `parameters`. `check` returns the findings of a job, which decide
+    the partition if the job names none. `read_trainer` returns the lowest layer: the settings that follow
+    from the text of the trainer. `text` is the text of the job file, if an editor has not saved it yet.
+
+    Raises SbatchgenError if the command line or a file is wrong.
     """
     places = Places(folder, environment)
     flags = layer_of(args, job_options)
@@ -79,13 +85,13 @@ def read_request(
 
 
 def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[Layer]:
-    """Return the layers of sbatchgen.yaml, of the job YAML and of the command line, the lowest first."""
+    """Return the layers of sbatchgen.yaml, of the job file and of the command line, the lowest first."""
     layers = [flags]
     if job not in MODES:
-        layers.insert(0, _read(Level.JOB, _job_file(job) if text is None else Path(job), text))
+        layers.insert(0, _read_layer(Level.JOB, _job_file(job) if text is None else Path(job), text))
     if project := places.project:
         shown_path = Path(PROJECT_FILE) if project.parent == places.folder else project
-        layers.insert(0, _read(Level.PROJECT, shown_path))
+        layers.insert(0, _read_layer(Level.PROJECT, shown_path))
     return layers
 
 
@@ -103,7 +109,7 @@ def _mode(job: str, flags: Layer, layers: Sequence[Layer]) -> str:
 
 
 def _default_job_name(job: str) -> str:
-    """Return the name of a job without --job-name: the name of its mode, or of its file."""
+    """Return the name of a job without --job-name: its mode, or the name of its file without the ending."""
     try:
         return job if job in MODES else JobName.parse(Path(job).stem)
     except ValueError as error:
@@ -111,10 +117,10 @@ def _default_job_name(job: str) -> str:
 
 
 def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
-    """Return the job with a run folder that belongs to this user, unless the job or profile names one."""
+    """Return the job with a run folder that belongs to this user, unless the job or the profile names one."""
     if resolved.origin("run_dir").level > Level.DEFAULT or resolved.profile.paths.runs:
         return resolved
-    from sbatchgen.jobs.resolved.own_runs import own_runs  # most profiles set paths.runs, and don't need it
+    from sbatchgen.jobs.resolved.own_runs import own_runs  # not needed with paths.runs, as in most profiles
 
     name = str(resolved.options.job_name)
     runs, why = own_runs(folder, name)
@@ -127,9 +133,9 @@ def _with_own_runs(resolved: ResolvedJob, folder: Path) -> ResolvedJob:
 def _resolved_in_partition(
     profile: Document[Profile], layers: Sequence[Layer], mode: str, name: str, check: Check
 ) -> ResolvedJob:
-    """Return the job resolved for the partition that it names, or that sbatchgen chooses if it names none."""
+    """Return the job resolved for the partition that it names, or for one that sbatchgen chooses."""
 
-    def resolve_in(partition: str) -> ResolvedJob:  # "" for the named or default partition
+    def resolve_in(partition: str) -> ResolvedJob:  # "" stands for the named or the default partition
         if _has_programs(layers):
             from sbatchgen.jobs.resolved.programs import resolve_programs
 
@@ -145,23 +151,23 @@ def _resolved_in_partition(
 
 
 def _has_programs(layers: Sequence[Layer]) -> bool:
-    """Return whether a layer has `programs`."""
+    """Return whether a layer has the key `programs`, so that the job has several programs."""
     return any(key.startswith("programs.") for layer in layers for key in layer.values)
 
 
-def _read(level: Level, path: Path, text: str | None = None) -> Layer:
-    """Return the layer of a job YAML or of sbatchgen.yaml; `text` replaces the file's text."""
+def _read_layer(level: Level, path: Path, text: str | None = None) -> Layer:
+    """Return the layer of a job file or of sbatchgen.yaml; `text` counts instead of the file's text."""
     document = read_document(path, JobSpec, text)
     return job_layer(level, document.value, document.places)
 
 
 def _job_file(job: str) -> Path:
-    """Return the path of a job YAML; raises CommandLineError if it is not a file."""
+    """Return the path of a job file; raise CommandLineError if it is not a file."""
     path = Path(job)
     if not path.is_file():
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
-            # For job.yml, the pattern *.y* also finds job.yaml.
+            # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
             files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
@@ -170,7 +176,11 @@ def _job_file(job: str) -> Path:
 
 
 def _profile_name(job_options: Mapping[str, Any], places: Places, layers: list[Layer]) -> tuple[str, Origin]:
-    """Return the profile's name or file, and its origin: flag, SBATCHGEN_PROFILE, job or sbatchgen.yaml."""
+    """Return the name or the file of the profile, and where the user has named it.
+
+    The order is: --profile, SBATCHGEN_PROFILE, the job file, sbatchgen.yaml. Without a name, the default is
+    taken.
+    """
     if named := job_options.get("profile"):
         return str(named), Origin(Level.COMMAND_LINE, "--profile")
     if named := places.environment.get("SBATCHGEN_PROFILE"):
@@ -183,10 +193,11 @@ def _profile_name(job_options: Mapping[str, Any], places: Places, layers: list[L
 
 
 def _profile_by_default(places: Places) -> tuple[str, Origin]:
-    """Return the profile `local` on a machine without Slurm, else the user's only profile, with the origin.
+    """Return the name of the default profile, and the reason as its origin.
 
-    Raises CommandLineError otherwise. `local` is not the default on a machine with Slurm, because the job
-    would then train on a login node.
+    On a machine without Slurm it is `local`, and on other machines the user's only profile. `local` is not
+    the default on a machine with Slurm, because the job would then train on a login node. Raises
+    CommandLineError if the user has no profile or several.
     """
     if not in_shell("sbatch", places.environment):
         return "local", Origin(Level.DEFAULT, "no profile is set")
@@ -207,9 +218,9 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
 def _render_command(
     job: str, profile: str, args: tuple[str, ...], job_options: Mapping[str, Any]
 ) -> tuple[str, ...]:
-    """Return the words of the command that renders this job; raises CommandLineError if one is not UTF-8."""
+    """Return the words of the command that renders this job; raise CommandLineError if one is not UTF-8."""
     words = ["sbatchgen", "render", job, "--profile", profile]
-    for parameter in parameters()[1:]:  # the first is --profile
+    for parameter in parameters()[1:]:  # without --profile, which is the first
         value = job_options.get(str(parameter.name))
         if isinstance(value, bool):
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
@@ -241,15 +252,15 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
 
 
 def with_options(request: Request, resolved: ResolvedJob, *words: str) -> Request:
-    """Return the request with another resolved job, which follows from adding the options `words`."""
+    """Return the request with another resolved job, and with the options `words` that lead to this job."""
     rerun, end = request.rerun, _end_of_options(request.rerun)
     return request._replace(resolved=resolved, rerun=(*rerun[:end], *words, *rerun[end:]))
 
 
 def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words of a command with other values of some options.
+    """Return the words of a command in which some options have other values.
 
-    `options` has the long names and values in turn: ["--nodes", "2", "--time", "01:00:00"].
+    `options` has their long names and values by turns: ["--nodes", "2", "--time", "01:00:00"].
     """
     end, names = _end_of_options(command), options[::2]
     kept_words = [

@@ -1,7 +1,8 @@
-"""The resolver: it lays the layers of a profile and a job over each other, and derives all other values.
+"""Resolves a job: lays the layers of a profile and a job over each other, and derives all other values.
 
-The higher layer wins: defaults < profile < partition < mode < sbatchgen.yaml < job < command line. Nothing
-here reads a file or the environment. Nothing is refused, because rules judge the resolved job later.
+A higher layer overrides a lower one: defaults < profile < partition < mode < sbatchgen.yaml < job < command
+line. Nothing here reads a file or the environment. No value is refused here, because rules judge the resolved
+job later.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,13 +39,13 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob, runs_one_by_one
 from sbatchgen.jobs.runtimes import RUNTIMES
 
 DEFAULT_LAUNCHER = "torchrun"
-DEFAULT_TIME = Duration(3600)  # seconds
-FIRST_THAT_FITS = "the first that fits"  # why a partition was chosen
-LONGEST_WARNING_S = 300  # longest time between the warning signal and the time limit
-# The same for a job that at the signal only requeues itself. It is not shorter, because slurmctld checks time
-# limits every half minute.
+DEFAULT_TIME = Duration(3600)  # the time limit in seconds
+FIRST_THAT_FITS = "the first that fits"  # the reason for the partition that sbatchgen has chosen
+LONGEST_WARNING_S = 300  # the longest time from the warning signal to the time limit
+# The same time for a job that only requeues itself at the signal. It can't be much shorter, because slurmctld
+# checks time limits every half minute.
 LONGEST_REQUEUE_WARNING_S = 120
-DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")  # of the bundled trainer
+DEFAULT_ARGS = ("--dataset", "mnist", "--epochs", "10")  # the arguments of the bundled trainer
 _DEFAULTS = {
     "gpu_request": "gpus_per_node",
     "runtime": "host",
@@ -70,7 +71,8 @@ def resolve(
     """Return a job with every value decided for its cluster.
 
     `layers` are the layers above the profile, the highest last. `mode_name` is a mode or "command". `name` is
-    the default name of the job. `chosen` is the partition that sbatchgen has chosen, or "".
+    the default name of the job. `chosen` is the partition that sbatchgen has chosen, or "" if the job is for
+    the named or the default partition.
     """
     cluster, mode = profile.value, {**MODES, COMMAND.name: COMMAND}[mode_name]
     partition_name = chosen or partition_name_of(cluster, layers, mode)
@@ -102,11 +104,11 @@ def resolve(
 
 
 def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
-    """Set the runtime that needs the key of the highest layer with such a key, for example `image`.
+    """Choose the runtime by a key that only some runtimes need, such as `image` or `venv`.
 
-    If several runtimes need the key, the order of preference is: runtimes that read files with the value's
-    ending, the runtime that the job uses anyway, and runtimes with settings in the profile. If the layer also
-    names a runtime, SB043 reports contradictions.
+    The highest layer with such a key decides, unless it also names a runtime. If several runtimes need the
+    key, the function prefers first the runtimes that read files with the value's ending, then the runtime
+    that the job has without this key, and then the runtimes with settings in the profile.
     """
     layer = next(
         (layer for layer in reversed(layers) if {"runtime", *KEYS_CHOOSING_RUNTIME} & layer.values.keys()),
@@ -135,9 +137,9 @@ def _choose_runtime(values: DecidedValues, layers: Sequence[Layer]) -> None:
 
 
 def _derive_runtime(values: DecidedValues) -> None:
-    """Set the keys of the chosen runtime from the profile, unless the job sets them.
+    """Set the job's keys of the chosen runtime from the profile, unless the job sets them.
 
-    Lists of the profile and the job are joined; an empty list in the job removes the profile's list.
+    A list of the profile and a list of the job are joined. An empty list in the job removes the profile's.
     """
     runtime = RUNTIMES[values.get("runtime")]
     for key in runtime.keys:
@@ -151,11 +153,14 @@ def _derive_runtime(values: DecidedValues) -> None:
 
 
 def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) -> None:
-    """Derive name, run folder, arguments, network variables, and whether the time limit requeues the job."""
+    """Derive the job's name, its run folder, its arguments and its variables of the network.
+
+    The function also derives whether the job is requeued at its time limit.
+    """
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
     consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
     may_restart = values.get("resume") != "off" and values.get("max_restarts") > 0
-    # A trainer with `resume_args` continues from its newest checkpoint, even if it was not asked to save.
+    # A trainer with `resume_args` continues from its newest checkpoint, even if nobody has asked it to save.
     can_continue = values.get("resume_args") and not values.get("requeue_on_node_fail")
     requeues = bool(can_continue and may_restart and not consecutive and profile.scheduler == "slurm")
     values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")
@@ -169,7 +174,7 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
 
 
 def _derive_nodes(values: DecidedValues, profile: Profile, partition: Partition, mode: Mode) -> None:
-    """Derive the number of nodes: one if the cluster or the partition allows no more, else the mode's."""
+    """Derive the number of nodes: that of the mode, or 1 if the cluster or partition allows only one."""
     nodes, why = mode.nodes, f"mode {mode.name}"
     if nodes > 1 and profile.scheduler == "none":
         nodes, why = 1, "a machine without Slurm"
@@ -179,7 +184,7 @@ def _derive_nodes(values: DecidedValues, profile: Profile, partition: Partition,
 
 
 def _derive_time(values: DecidedValues, profile: Profile, partition: Partition) -> None:
-    """Derive the time limit: the default, or the limit of the partition or of its QOS if that is shorter."""
+    """Derive the time limit: the default, or a shorter limit of the partition or of the partition's QOS."""
     qos = profile.qos.get(partition.partition_qos or Text(""))
     limits = [
         (DEFAULT_TIME, "default"),
@@ -201,7 +206,7 @@ def _derive_options(values: DecidedValues, profile: Profile, partition: Partitio
     values.derive("options.open_mode", Text("append") if may_restart else None, "--requeue")
     if may_restart and consecutive:
         values.derive("options.requeue", False, "the next job continues")
-    values.derive("options.requeue", may_restart, "resume and max_restarts")  # unless it is derived above
+    values.derive("options.requeue", may_restart, "resume and max_restarts")  # no effect if derived above
     if may_restart and profile.scheduler == "slurm":
         longest, why = LONGEST_REQUEUE_WARNING_S, "time to requeue"
         if not values.get("requeue_on_timeout"):
@@ -215,10 +220,10 @@ def _resolved_job(
     values: DecidedValues, profile: Profile, partition_name: str, mode: Mode, *, gpus: int, nproc: int
 ) -> ResolvedJob:
     """Return the resolved job with the decided values, without the options that the profile omits."""
-    default = profile.default_partition or partition_name
+    default_partition = profile.default_partition or partition_name
     for option in profile.omit:
-        if option == "partition" and partition_name != default:
-            continue  # without the option the job would go to the default partition
+        if option == "partition" and partition_name != default_partition:
+            continue  # without the option, the job would run in the default partition
         if values.origins.get(f"options.{option}", BY_DEFAULT).level < Level.PROJECT:
             values.drop(f"options.{option}")
     settings: JobSettings = record_of(JobSettings, values.values)
@@ -245,27 +250,27 @@ def _resolved_job(
 
 
 def partition_of(profile: Profile, name: str) -> Partition:
-    """Return the profile's facts of a partition, or of the first of several separated by commas."""
+    """Return the profile's facts of a partition; `name` may be a list such as "a,b", whose first counts."""
     return profile.partitions.get(Text(name.partition(",")[0])) or Partition()
 
 
 def named_partition(layers: Sequence[Layer]) -> str:
     """Return the partition that the highest layer names; "" if no layer names a partition."""
-    named = [layer.values["options.partition"] for layer in layers if "options.partition" in layer.values]
-    return str(named[-1] if named else "")
+    names = [layer.values["options.partition"] for layer in layers if "options.partition" in layer.values]
+    return str(names[-1] if names else "")
 
 
 def partition_name_of(profile: Profile, layers: Sequence[Layer], mode: Mode) -> str:
     """Return the partition that the job names, or the profile's default for its mode; "" without one."""
     mode_partition = profile.modes[mode.name].partition if mode.name in profile.modes else None
-    fallback = mode_partition or profile.options.partition or profile.default_partition
-    return str(named_partition(layers) or fallback or "")
+    profile_partition = mode_partition or profile.options.partition or profile.default_partition
+    return str(named_partition(layers) or profile_partition or "")
 
 
 def profile_layers(
     profile: Document[Profile], partition_name: str, partition: Partition, mode: Mode, layers: Sequence[Layer]
 ) -> Iterator[Layer]:
-    """Yield the layers of the profile, the lowest first: its settings, its partition's and its mode's.
+    """Yield the layers of the profile, the lowest first: of the profile itself, the partition and the mode.
 
     `layers` are the layers above the profile, which may choose another launcher.
     """
@@ -292,9 +297,9 @@ def profile_layers(
 
 
 def _layer_of_other_keys(profile: Document[Profile]) -> Layer:
-    """Return the layer of the profile's keys that are not JobSettings, by the job's names for them.
+    """Return the layer of the profile's keys that jobs have under other names.
 
-    For example, `default_partition` becomes "options.partition".
+    For example, the key `default_partition` of the profile becomes "options.partition".
     """
     cluster, places = profile.value, profile.places
     values: dict[str, Any] = {f"extra_options.{name}": text for name, text in cluster.extra_options.items()}
@@ -312,17 +317,17 @@ def _layer_of_other_keys(profile: Document[Profile]) -> Layer:
 
 
 def _with_parts(settings: Layer, parts: Sequence[tuple[str, str]]) -> Iterator[Layer]:
-    """Yield a layer of the plain settings, and a layer for each part that applies to this job.
+    """Yield the layer of the settings for all jobs, and the layer of each part that holds for this job.
 
-    A part is `gpu_options`, or the settings of one launcher. A pair of `parts` has the start of the part's
-    keys, and the start that replaces it: with ("gpu_options.", "options."), `gpu_options.mem` becomes
-    `options.mem`.
+    A part is `gpu_options`, or the settings of one launcher. Each pair in `parts` has the start of the part's
+    keys, and the start that replaces it. For example, the pair ("gpu_options.", "options.") turns the key
+    "gpu_options.mem" into "options.mem".
     """
     level, values, places = settings
-    plain = {
+    common_values = {
         key: value for key, value in values.items() if not key.startswith(("gpu_options.", "launchers."))
     }
-    yield Layer(level, plain, places)
+    yield Layer(level, common_values, places)
     for start, new_start in parts:
         keys = {key: f"{new_start}{key.removeprefix(start)}" for key in values if key.startswith(start)}
         # A launcher's `args` gets a key of its own, because "args" holds the trainer's arguments.

@@ -1,7 +1,11 @@
-"""The resolved job: all values of a job on a cluster, with their origins. `resolve` makes it from layers."""
+"""Defines the resolved job: a job on a cluster with every value decided, and with the origin of each value.
+
+`resolve` makes it from the layers of a profile and a job. Rules judge it, and a script is rendered from it.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -24,76 +28,87 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.sweep import Sweep
 
 BY_PROGRAMS = "the programs together"  # the origin of options that follow from the shares of all programs
-GPU_CPUS = "gpu_cpus"  # a value of --cpu-bind that stands for the CPUs in the partition's key gpu_cpus
-# Options whose values a ResourceRequest has unchanged, under the same names.
+GPU_CPUS = "gpu_cpus"  # the value of --cpu-bind for the CPUs that the partition's key `gpu_cpus` lists
+# Options that a ResourceRequest has with the same names and values.
 _COPIED_OPTIONS = "ntasks ntasks_per_node cpus_per_task mem mem_per_cpu mem_per_gpu time time_min".split()  # noqa: SIM905
 SNAPSHOT_CODE = ".sbatchgen/code"  # the folder of the training package in a snapshot of the code
 
 
 def runs_one_by_one(array: str) -> bool:
-    """Return whether the tasks of --array run one after the other, as in 0-9%1, and continue one training."""
+    """Return whether the tasks of an array run one after the other, as in --array=0-9%1.
+
+    Such tasks continue one training.
+    """
     return array.endswith("%1")
 
 
 @frozen(kw_only=True, eq=False)
 class Share:
-    """The nodes, GPUs and CPUs of a program in its job.
+    """The nodes, GPUs and CPUs of a program in a job of several programs.
 
-    `nodes`, `gpus_per_node` and `cpus_per_node` are the share of one replica, if the program has replicas.
+    If the program has replicas, `nodes`, `gpus_per_node` and `cpus_per_node` are the share of one replica.
     """
 
     name: ProgramName
     is_main: bool  # whether the job ends when the program ends
-    first_node: int  # the number of its first node in the job, counted from 0
-    nodes: int
-    shares_node: bool  # whether other programs or replicas run on its first node
+    first_node: int  # the index of the program's first node among the nodes of the job
+    nodes: int  # the number of nodes
+    shares_node: bool  # whether other programs or replicas run on the program's first node
     tasks_per_node: int  # Slurm's tasks
     gpus_per_node: int
     cpus_per_node: int  # 0 for all CPUs of the node
-    gpu_option: Literal["", "gpus-per-node", "gres"]  # srun's option for GPUs; "" in a job without GPUs
-    preset: str = ""  # a service that runs on each of its nodes next to its command: "ray" or ""
-    replicas: int = 0  # how often it runs; 0 without replicas
+    # The option with which srun requests GPUs for the program; "" in a job without GPUs
+    gpu_option: Literal["", "gpus-per-node", "gres"]
+    preset: str = ""  # "ray" if the program runs in a Ray cluster that the script starts on its nodes, or ""
+    replicas: int = 0  # the number of replicas; 0 for a program without replicas
     replicas_per_node: int = 1
-    beside: str = ""  # the name of the program whose nodes, GPUs and CPUs it also uses; or ""
+    # The program on whose nodes this program runs, with the same GPUs (the key `beside`); "" without one
+    beside_program: str = ""
 
     @property
     def instances(self) -> int:
-        """The number of times that the program runs."""
+        """The number of replicas; 1 for a program without replicas."""
         return self.replicas or 1
 
     @property
     def all_nodes(self) -> int:
-        """The number of the program's nodes, all replicas together."""
+        """The number of nodes on which the program runs, all replicas together."""
         return self.instances // self.replicas_per_node * self.nodes
 
     @property
     def bash_names(self) -> tuple[str, ...]:
-        """The name of each instance in the script: "server", or "worker.0" and so on for replicas."""
+        """The names of the instances in the script: "server", or "worker.0" and so on for replicas."""
         return tuple(f"{self.name}.{number}" for number in range(self.replicas)) or (self.name,)
 
     @property
     def bash_name(self) -> str:
-        """The name of an instance in the bash function that starts it; a replica's number is argument 1."""
+        """The name of an instance within the bash function that starts it.
+
+        The function gets the number of a replica as its first argument, so the name of a replica is
+        "worker.$1".
+        """
         return f"{self.name}.$1" if self.replicas else self.name
 
 
 class NamedList(NamedTuple):
-    """A list of hosts, ports or addresses that a text names, such as {server.urls[@]}."""
+    """A list of a program's hosts, ports or addresses that a text names, such as {server.urls[@]}."""
 
     program: str  # "server"
     fact: str  # "urls"
-    suffix: str  # "[@]" if each item becomes an argument of its own, else ""
+    suffix: str  # "[@]" if each item of the list becomes an argument of its own; otherwise ""
 
 
 @frozen(kw_only=True, eq=False)
 class JobProgram:
     """One of several programs of a job."""
 
-    job: ResolvedJob  # the program as a job of its own, with the same share
+    job: ResolvedJob  # the program, resolved as a job of its own that has only the program's share
     share: Share
-    spec: ProgramSpec  # as the user wrote it
-    ready: Ready  # its texts have {env:host} and {env:port} for the host and port that the script probes
-    lists: tuple[NamedList, ...] = ()  # lists about this program that any program of the job names
+    spec: ProgramSpec  # the program as the user wrote it
+    # The signs that the program is ready. In their texts, {env:host} and {env:port} stand for the host and
+    # the port that the script probes.
+    ready: Ready
+    lists: tuple[NamedList, ...] = ()  # the lists of this program's facts that texts of the job name
 
     @property
     def name(self) -> ProgramName:
@@ -109,38 +124,32 @@ class JobProgram:
 class ResolvedJob:
     """A job on a cluster with every value decided.
 
-    `settings` are the profile's settings of how jobs start, merged with the partition's and the job's.
-    `step` has options of the srun that starts the training: "true" for a flag, "false" to leave it out.
-    `software` has the values of a runtime's keys that are set, such as `image`.
-    `gpus_per_node` also counts GPUs that the cluster gives to jobs without a request for GPUs.
-    `passed_over` has the partitions that sbatchgen did not choose, each with the reason; it is {} if the user
-    names a partition.
-    `origins` has the origin of each value, by flat key such as "options.nodes". `overridden` has the values
-    of lower layers with their origins, the highest layer first.
+    The attributes without a comment are keys of job files.
     """
 
     profile: Profile
     partition: Partition
     partition_name: str
     mode: Mode
-    launcher: str | None
+    launcher: str | None  # None for a mode without launchers
     runtime: Runtime
-    settings: JobSettings
+    settings: JobSettings  # how jobs start, as the profile, the partition and the job together set it
+    # Options of the srun that starts the training. "true" stands for a flag, and "false" removes an option.
     step: Mapping[str, str]
-    software: Mapping[str, Any]
+    software: Mapping[str, Any]  # the keys of the runtime that the job or the profile sets, such as `image`
     options: SbatchOptions
     extra_options: Mapping[str, str]
-    gpus_per_node: int
+    gpus_per_node: int  # the GPUs that the job gets on each node, even if it does not request GPUs
     nproc_per_node: int
-    name: str
-    trainer: str | None
+    name: str  # the name of the job
+    trainer: str | None  # None for the bundled trainer, or for a command
     args: tuple[str, ...]
     checkpoint: str | None
     resume_args: tuple[str, ...]
     metrics: str | None
     hang: str | None
     launcher_args: tuple[str, ...]
-    env: Mapping[str, str | None]
+    env: Mapping[str, str | None]  # None for a variable that keeps its value from the shell that submits
     data: ShellPath
     run_dir: ShellPath
     resume: Resume
@@ -150,17 +159,19 @@ class ResolvedJob:
     requeue_on_node_fail: bool
     snapshot_dir: ShellPath | None
     template: str
-    origins: Mapping[str, Origin]
+    origins: Mapping[str, Origin]  # a flat key, such as "options.nodes" -> the origin of its value
+    # A flat key -> the values that a higher layer has overridden, with their origins; the highest layer first
     overridden: Mapping[str, tuple[tuple[Any, Origin], ...]]
     sweep: Sweep | None = None
-    # All programs of a job with several; the job itself then has the values of its main program.
+    # The programs of a job with several programs. The job itself then has the values of its main program.
     programs: tuple[JobProgram, ...] = ()
-    share: Share | None = None  # the program's share, if this is a program resolved as a job of its own
+    share: Share | None = None  # the share, if this is a program that is resolved as a job of its own
+    # The partitions that sbatchgen did not choose -> the reasons; {} if the user has named a partition
     passed_over: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_command(self) -> bool:
-        """Whether the job starts a command instead of a trainer."""
+        """Whether the job starts a command of the user instead of a trainer."""
         return self.mode is COMMAND
 
     @property
@@ -169,18 +180,18 @@ class ResolvedJob:
         return self.trainer is None and not self.is_command
 
     @property
-    def slurm(self) -> bool:
-        """Whether Slurm runs the job; otherwise bash runs the script."""
+    def uses_slurm(self) -> bool:
+        """Whether Slurm runs the job. Otherwise bash runs its script without Slurm."""
         return self.profile.scheduler == "slurm"
 
     @property
     def facts(self) -> Any:
-        """The profile's settings of this job's runtime, as the runtime's `Facts`."""
+        """The profile's settings of this job's runtime: an instance of the class that the runtime names."""
         return self.settings.facts(self.runtime)
 
     @property
     def gpu_vendor(self) -> str:
-        """The maker of the GPUs: "nvidia" or "amd"."""
+        """The maker of the GPUs: "nvidia", "amd" or "intel"."""
         return self.profile.gpu_vendor
 
     @property
@@ -195,9 +206,10 @@ class ResolvedJob:
 
     @property
     def extended(self) -> dict[str, tuple[str, str]]:
-        """The variables that extend the container's value, each with the texts before and after that value.
+        """The variables of `env` that extend the value which the variable has in the container.
 
-        For example, "PATH" -> ("/opt/bin:", "") for the variable PATH=/opt/bin:${PATH}.
+        Each has the texts before and after this value. For example, PATH=/opt/bin:${PATH} gives "PATH" ->
+        ("/opt/bin:", "").
         """
         if not self.runtime.is_container:
             return {}
@@ -206,19 +218,19 @@ class ResolvedJob:
 
     @property
     def hides_user_packages(self) -> bool:
-        """Whether Python does not find what pip install --user has installed."""
-        shown = self.settings.user_packages
-        return "PYTHONUSERBASE" not in self.env if shown is None else not shown
+        """Whether Python in the job does not find packages that pip install --user has installed."""
+        is_shown = self.settings.user_packages
+        return "PYTHONUSERBASE" not in self.env if is_shown is None else not is_shown
 
     @property
     def binds_to_gpu_cpus(self) -> bool:
-        """Whether srun binds each task to the CPUs of its GPU; the job must have all GPUs of the node."""
+        """Whether srun binds each task to the CPUs of its GPU. Only a job with all GPUs of a node can."""
         has_all_gpus = self.nproc_per_node == self.gpus_per_node == len(self.partition.gpu_cpus)
         return self.launcher == "srun" and has_all_gpus and self.step.get("cpu-bind") == GPU_CPUS
 
     @property
     def nodes(self) -> int:
-        """Number of nodes."""
+        """The number of nodes."""
         return self.options.nodes or 1
 
     @property
@@ -228,17 +240,13 @@ class ResolvedJob:
 
     @property
     def gpus_of_programs(self) -> int:
-        """The number of GPUs that all programs together use on the node where they use the most."""
-        shares = [program.share for program in self.programs if not program.share.beside]
-        nodes = range(max(share.first_node + share.all_nodes for share in shares))
-        return max(
-            sum(
-                share.gpus_per_node * share.replicas_per_node
-                for share in shares
-                if 0 <= node - share.first_node < share.all_nodes
-            )
-            for node in nodes
-        )
+        """The greatest number of GPUs that the programs together use on one node."""
+        shares = [program.share for program in self.programs if not program.share.beside_program]
+        gpus_by_node: Counter[int] = Counter()  # the index of a node -> its GPUs in use
+        for share in shares:
+            for node in range(share.first_node, share.first_node + share.all_nodes):
+                gpus_by_node[node] += share.gpus_per_node * share.replicas_per_node
+        return max(gpus_by_node.values())
 
     @property
     def main(self) -> ResolvedJob:
@@ -247,18 +255,20 @@ class ResolvedJob:
 
     @property
     def fits_no_partition(self) -> bool:
-        """Whether the user has named no partition, and the job can't run in any."""
+        """Whether the job can't run in any partition, although the user lets sbatchgen choose one."""
         return bool(self.passed_over) and self.partition_name in ("", *self.passed_over)
 
     @property
     def inherited(self) -> tuple[str, ...]:
-        """The names of the variables whose values come from the shell that submits."""
+        """The names of the variables that keep their values from the shell that submits the job."""
         return tuple(name for name, value in self.env.items() if value is None)
 
     @property
     def code(self) -> str | None:
-        """The folder that holds the training package; None for the package that sbatchgen brings."""
-        in_snapshot = f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.slurm else None
+        """The folder that holds the package `training`; None for the package that sbatchgen brings."""
+        in_snapshot = (
+            f"{self.snapshot_dir}/{SNAPSHOT_CODE}" if self.snapshot_dir and self.uses_slurm else None
+        )
         return self.profile.paths.code or in_snapshot
 
     @property
@@ -267,41 +277,41 @@ class ResolvedJob:
         return self.resources.shards
 
     @cached_property
-    def placed(self) -> tuple[str, ...]:
-        """The parameters of the sweep that have a placeholder in the job's arguments or variables."""
+    def placeholder_names(self) -> tuple[str, ...]:
+        """The parameters of a sweep that have a placeholder such as {lr} in an argument or a variable."""
         texts = (*self.args, *filter(None, self.env.values()))
-        return self.sweep.placed(texts) if self.sweep else ()
+        return self.sweep.placeholder_names(texts) if self.sweep else ()
 
     @property
     def stoppable(self) -> bool:
-        """Whether training may be interrupted and resumed in a later job."""
+        """Whether the training may be stopped and resumed later, in the same job or in another."""
         return self.resume != "off"
 
     @property
     def never_asks_for_restart(self) -> bool:
-        """Whether `resume` is off only because the job's own trainer never asks for a restart."""
-        return self.slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
+        """Whether `resume` is off only because the user's own trainer never asks for a restart."""
+        return self.uses_slurm and not self.stoppable and self.origin("resume").level is Level.DEFAULT
 
     @property
     def gives_resume_args(self) -> bool:
-        """Whether the trainer gets further arguments once a checkpoint exists."""
+        """Whether the trainer gets the arguments in `resume_args` once a checkpoint exists."""
         return self.stoppable and bool(self.checkpoint and self.resume_args)
 
     @property
     def asks_to_stop(self) -> bool:
         """Whether the script asks the trainer to save and stop before the job ends."""
-        return self.stoppable and not (self.requeue_on_timeout and self.slurm)
+        return self.stoppable and not (self.requeue_on_timeout and self.uses_slurm)
 
     @property
     def consecutive(self) -> bool:
-        """Whether the jobs of a chain, or the tasks of an array, continue one training in turn."""
+        """Whether jobs of a chain, or tasks of an array, continue the same training one after the other."""
         has_several_jobs = self.chain > 1 or runs_one_by_one(self.options.array or "")
-        return self.slurm and self.stoppable and has_several_jobs and not self.sweep
+        return self.uses_slurm and self.stoppable and has_several_jobs and not self.sweep
 
     @property
     def restartable(self) -> bool:
-        """Whether the training continues when the job is stopped: after a requeue, or in the next job."""
-        return self.slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
+        """Whether the training continues if the job is stopped: after a requeue, or in the next job."""
+        return self.uses_slurm and self.stoppable and (self.max_restarts > 0 or self.consecutive)
 
     def origin(self, key: str) -> Origin:
         """Return the origin of a value; `key` is a flat key such as "options.nodes" or "runtime"."""
@@ -309,12 +319,12 @@ class ResolvedJob:
 
     @cached_property
     def directives(self) -> dict[str, str]:
-        """The options of sbatch by long name, as text, in the script's order; "" for a plain flag."""
+        """The options of sbatch by their long names, in the order of the script; "" for a flag."""
         return {name: text for name, text, _ in self._directives()}
 
     @cached_property
     def resources(self) -> ResourceRequest:
-        """The job's request to Slurm."""
+        """The resources that the job requests from Slurm."""
         options = self.options
         copied: dict[str, Any] = {name: getattr(options, name) for name in _COPIED_OPTIONS}
         gpus: dict[str, Any] = {
@@ -333,14 +343,14 @@ class ResolvedJob:
         )
 
     def _directives(self) -> list[tuple[str, str, str]]:
-        """Return long name, text and flat key of each option of sbatch."""
+        """Return the long name, the value as text and the flat key of each option of sbatch."""
         directives = []
         for name, value in vars(self.options).items():
-            long, key = LONG_NAMES[name], f"options.{name}"
-            if name == "requeue" and value is False:  # of other options, False gives no directive
+            key = f"options.{name}"
+            if name == "requeue" and value is False:  # other options have no directive for False
                 directives.append(("no-requeue", "", key))
             elif value is not None and value is not False:
-                directives.append((long, "" if value is True else str(value), key))
+                directives.append((LONG_NAMES[name], "" if value is True else str(value), key))
         for name, text in self.extra_options.items():
             directives.append((name, "" if text == "true" else str(text), f"extra_options.{name}"))
         for name, text in self.runtime.directives(self).items():

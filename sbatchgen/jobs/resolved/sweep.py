@@ -1,4 +1,8 @@
-"""A sweep: trainings that differ in some arguments. Each is a point with a number, and a task of an array."""
+"""Makes the points of a sweep from parameters or from a CSV file, and divides them into job arrays.
+
+A sweep is a set of trainings that differ in some arguments. Each training is a point of the sweep, with a
+number, and runs as a task of an array.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +23,15 @@ from sbatchgen.base.units import Argument
 if TYPE_CHECKING:
     from random import Random
 
-MOST_POINTS = 50_000  # slurmctld takes scripts of 4 MiB by default (max_script_size)
-MOST_BYTES = 16 << 20  # bytes of a file of points
-MOST_ARRAY_CHARS = 4000  # characters of the value of --array
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # of a parameter: batch-size
-_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")  # 1:8 or log:1e-4:0.1
-_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # [0.1, 0.2]: brackets around all values
+# The most points of a sweep, whose script has all points. By default, slurmctld takes scripts of at most 4
+# MiB (max_script_size in slurm.conf).
+MOST_POINTS = 50_000
+MOST_BYTES = 16 << 20  # the most bytes of a file of points
+MOST_ARRAY_CHARS = 4000  # the most characters of the value of --array
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")  # the name of a parameter: "batch-size"
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"  # "8", "0.1" or "1e-4"
+_RANGE = re.compile(rf"(log:)?({_NUMBER}):({_NUMBER})")  # "1:8" or "log:1e-4:0.1"
+_BRACKETS = re.compile(r"[\[({]([^][(){}]*,[^][(){}]*)[\])}]")  # brackets around all values: "[0.1, 0.2]"
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
@@ -33,52 +39,53 @@ _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 class Sweep:
     """The points of a sweep, each with a value for every parameter."""
 
-    names: tuple[str, ...]  # the parameters: flags of the trainer, without the dashes
+    names: tuple[str, ...]  # the parameters, which are flags of the trainer without the dashes
     # The values of each point, in the order of the names. The number of a point is its index here.
     points: tuple[tuple[str, ...], ...]
-    submitted_points: int = 0  # how many points are submitted now
+    submitted_points: int = 0  # the number of points that are submitted now
     # Whether the script gets the number of its array's first point as an argument. Otherwise the index of a
     # task is the number of its point.
     gets_first_point: bool = False
 
     def pieces(self, text: str) -> list[str]:
-        """Return a text cut at its placeholders: text and parameter name by turns, with text at both ends.
+        """Return the pieces into which the placeholders cut a text: text and parameter name by turns.
 
-        For example, "lr-{lr}" becomes ["lr-", "lr", ""]. {{NAME}} stands for the text {NAME}. ${NAME} is no
-        placeholder, because OmegaConf and others read it.
+        The first and the last piece are texts. For example, "lr-{lr}" becomes ["lr-", "lr", ""]. {{lr}} is
+        no placeholder, but stands for the text {lr}. ${lr} is no placeholder either, because OmegaConf and
+        other programs read it.
         """
         names = "|".join(map(re.escape, self.names))
         pieces = [""]
         for index, piece in enumerate(re.split(rf"(?<!\$)(\{{\{{(?:{names})\}}\}}|\{{(?:{names})\}})", text)):
-            is_match = index % 2 == 1
+            is_match = index % 2 == 1  # re.split returns the texts between matches, and the matches, by turns
             if is_match and not piece.startswith("{{"):
                 pieces += [piece[1:-1], ""]
             else:
                 pieces[-1] += piece[1:-1] if is_match else piece
         return pieces
 
-    def placed(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """Return the parameters that have a placeholder in one of these texts, in the order of the names."""
-        used = {name for text in texts for name in self.pieces(text)[1::2]}
-        return tuple(name for name in self.names if name in used)
+    def placeholder_names(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """Return the parameters that have a placeholder in one of these texts, in the order of `names`."""
+        found = {name for text in texts for name in self.pieces(text)[1::2]}
+        return tuple(name for name in self.names if name in found)
 
     def filled(self, text: str, point: Sequence[str]) -> str:
         """Return the text with a point's values in place of the placeholders."""
         values = dict(zip(self.names, point, strict=True))
         return "".join(values[piece] if index % 2 else piece for index, piece in enumerate(self.pieces(text)))
 
-    def arguments(self, point: Sequence[str], placed: Sequence[str] = ()) -> tuple[str, ...]:
-        """Return the arguments that a point adds for the trainer, such as --lr=0.1.
+    def arguments(self, point: Sequence[str], placeholder_names: Sequence[str] = ()) -> tuple[str, ...]:
+        """Return the arguments that the trainer gets for a point, such as --lr=0.1.
 
-        `placed` are the parameters that have a placeholder, and so need no argument.
+        The parameters in `placeholder_names` get no argument, because a placeholder passes their values.
         """
         pairs = zip(self.names, point, strict=True)
-        return tuple(f"--{name}={value}" for name, value in pairs if name not in placed)
+        return tuple(f"--{name}={value}" for name, value in pairs if name not in placeholder_names)
 
     def as_csv(self) -> str:
-        """Return the points as a file that `read_points` reads."""
+        """Return the points as the text of a CSV file, which `read_points` can read."""
         out = io.StringIO()
-        # QUOTE_MINIMAL does not quote a carriage return.
+        # csv.QUOTE_MINIMAL quotes a value with a line feed, but not a value with a carriage return.
         has_carriage_return = any("\r" in value for point in self.points for value in point)
         quotes: Literal[0, 1] = csv.QUOTE_ALL if has_carriage_return else csv.QUOTE_MINIMAL
         csv.writer(out, lineterminator="\n", quoting=quotes).writerows([self.names, *self.points])
@@ -89,16 +96,16 @@ class Sweep:
 class SweepArray:
     """A job array that runs some points of a sweep."""
 
-    first_point: int  # the number of the point that belongs to index 0
-    indices: tuple[int, ...]  # of its tasks, ascending; the task with index i runs point `first_point` + i
+    first_point: int  # the number of the point that the task with index 0 would run
+    indices: tuple[int, ...]  # the ascending indices of its tasks; task i runs the point `first_point` + i
 
     def text(self, throttle: int | None) -> str:
-        """Return the value of --array, such as 0-9,12%4."""
+        """Return the value of --array, such as "0-9,12%4", where `throttle` is the number after "%"."""
         text = quoting.numbers_as_text(self.indices)
         return f"{text}%{throttle}" if throttle else text
 
     def halves(self) -> list[SweepArray]:
-        """Return two arrays with half of the indices each; one array if there is a single index."""
+        """Return two arrays, each with half of the indices; one array if there is only one index."""
         half = (len(self.indices) + 1) // 2
         parts = (self.indices[:half], self.indices[half:])
         return [SweepArray(self.first_point, part) for part in parts if part]
@@ -119,8 +126,9 @@ class Range:
         return self.high - self.low + 1 if self.is_whole else math.inf
 
     def value_at(self, fraction: float) -> str:
-        """Return the value at a fraction of the range, as text; `fraction` is at least 0 and below 1."""
-        # The range is wider by 0.5 at both ends, so that rounding gives the ends as often as other numbers.
+        """Return the value at a fraction of the range as text; `fraction` is at least 0 and below 1."""
+        # A range of whole numbers is wider by 0.5 at both ends. After rounding, `low` and `high` are then as
+        # frequent as other numbers.
         low, high = (self.low - 0.5, self.high + 0.5) if self.is_whole else (self.low, self.high)
         value = low * (high / low) ** fraction if self.is_logarithmic else low + fraction * (high - low)
         value = min(max(value, self.low), self.high)
@@ -128,13 +136,13 @@ class Range:
 
 
 def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep:
-    """Return the sweep over every combination of values, with the last parameter changing fastest.
+    """Return the sweep over each combination of the parameters' values, the last parameter changing fastest.
 
-    A parameter is written as "lr=0.1,0.01". With `most`, the sweep has that many combinations, chosen at
-    random. A parameter may then be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1". The same seed chooses
-    the same points.
+    A parameter is written as "lr=0.1,0.01". With `most`, the sweep has only this number of combinations,
+    which are chosen at random. A parameter may then be a range such as "lr=0.01:0.1" or "lr=log:0.01:0.1".
+    The same `seed` chooses the same points.
 
-    Raises CommandLineError: a parameter is wrong, or there are too few or too many combinations.
+    Raises CommandLineError if a parameter is wrong, or if there are too few or too many combinations.
     """
     parameters = dict(_parameter(text) for text in params)
     if len(parameters) != len(params):
@@ -166,13 +174,13 @@ def grid(params: Sequence[str], most: int | None = None, seed: int = 0) -> Sweep
 def _random_points(
     parameters: Sequence[Sequence[str] | Range], most: int, random: Random
 ) -> tuple[tuple[str, ...], ...]:
-    """Return `most` different points, drawn at random from the list or the range of each parameter.
+    """Return `most` different points, each drawn at random from the list or the range of each parameter.
 
-    Raises CommandLineError: the ranges are so narrow that too few points were found.
+    Raises CommandLineError if the ranges are so narrow that too few different points were drawn.
     """
     points: dict[tuple[str, ...], None] = {}  # an ordered set
-    for _ in range(100 * most):  # if there are few whole numbers, the last points need many draws
-        # Only random() gives the same numbers in all releases of Python.
+    for _ in range(100 * most):  # most draws repeat a point if nearly all points are already drawn
+        # Only random() gives the same numbers in all releases of Python. Other methods may change.
         fractions = [random.random() for _ in parameters]
         point = (
             values.value_at(fraction) if isinstance(values, Range) else values[int(fraction * len(values))]
@@ -186,9 +194,9 @@ def _random_points(
 
 
 def _parameter(text: str) -> tuple[str, list[str] | Range]:
-    """Return name and values of a parameter: "lr=0.1,0.01" -> "lr", ["0.1", "0.01"].
+    """Return the name and the values of a parameter: "lr=0.1,0.01" -> "lr", ["0.1", "0.01"].
 
-    Raises CommandLineError: the text is not NAME=VALUE,VALUE, or has brackets or a value twice.
+    Raises CommandLineError if the text is not NAME=VALUE,VALUE, or if it has brackets or a value twice.
     """
     name, equals, rest = text.partition("=")
     name = name.removeprefix("--")
@@ -198,9 +206,11 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
         return name, _range(text, match[1], match[2], match[3])
     if not rest:
         raise CommandLineError.of(f"{name} has no value", at="--param", fix=f"write {name}=VALUE,VALUE")
-    if listed := _without_brackets(rest):
+    if values_without := _without_brackets(rest):
         what = f"'{text}' has brackets, and values are written without them"
-        raise CommandLineError.of(what, at="--param", fix=f"--param {quoting.word(f'{name}={listed}')}")
+        raise CommandLineError.of(
+            what, at="--param", fix=f"--param {quoting.word(f'{name}={values_without}')}"
+        )
     values = [_value(value, "--param") for value in rest.split(",")]
     twice = next((value for index, value in enumerate(values) if value in values[:index]), None)
     if twice is not None:
@@ -209,15 +219,19 @@ def _parameter(text: str) -> tuple[str, list[str] | Range]:
 
 
 def _without_brackets(values: str) -> str:
-    """Return the values of [0.1, 0.2] or (1,2) without brackets and blanks; "" for texts like [1,2],[3,4]."""
+    """Return the values in "[0.1, 0.2]" or "(1,2)" without the brackets, quotes and blanks: "0.1,0.2".
+
+    Return "" for a text without such brackets, and for several lists such as "[1,2],[3,4]".
+    """
     match = _BRACKETS.fullmatch(values.strip())
     return ",".join(part.strip(" '\"") for part in match[1].split(",")) if match else ""
 
 
 def _range(text: str, log: str | None, *ends: str) -> Range:
-    """Return the range LOW:HIGH; `log` is "log:" for a logarithmic scale.
+    """Return the range between two `ends`; `log` is "log:" for a logarithmic scale.
 
-    Raises CommandLineError, which shows `text`: LOW is not below HIGH, or a logarithmic scale starts at 0.
+    Raises CommandLineError, with the parameter's whole `text`, if the first end is not below the second, or
+    if a logarithmic scale does not start above 0.
     """
     low, high = map(float, ends)
     if not low < high < math.inf:
@@ -238,7 +252,7 @@ def _value(text: str, at: str) -> str:
 
 
 def _combination(number: int, values: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Return a combination by its number among all combinations, without making the others.
+    """Return the combination with this number; the other combinations need not be made.
 
     `values` has the list of values of each parameter.
     """
@@ -257,9 +271,9 @@ def _refuse_too_many(count: float, at: str, fix: str) -> None:
 
 
 def read_points(path: Path) -> Sweep:
-    """Return the sweep in a CSV file: the parameters in the first line, and a point in each other line.
+    """Return the sweep in a CSV file: the parameters are in the first line, and a point in each other line.
 
-    Raises CommandLineError or DocumentError: the file can't be read, or a line is wrong.
+    Raises CommandLineError or DocumentError if the file can't be read, or if a line is wrong.
     """
     from sbatchgen.base.files import read_file
 
@@ -275,9 +289,12 @@ def read_points(path: Path) -> Sweep:
 
 
 def parse_points(text: str, file: str) -> Sweep:
-    """Return the sweep in the text of a CSV file; errors name `file`. Raises like `read_points`."""
+    """Return the sweep in the text of a CSV file; `file` is its name for errors.
+
+    Raises the errors of `read_points` for a line that is wrong.
+    """
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows: list[tuple[int, list[str]]] = []  # line number and cells
+    rows: list[tuple[int, list[str]]] = []  # the line number and the cells of each row
     try:
         rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
     except csv.Error as error:
@@ -289,7 +306,7 @@ def parse_points(text: str, file: str) -> Sweep:
     for name in names:
         if not _NAME.fullmatch(name) or names.count(name) > 1:
             what = f"'{name}' is not a name of a parameter" if names.count(name) == 1 else f"'{name}' twice"
-            fix = "name flags of the trainer, as lr,batch-size"
+            fix = "name flags of the trainer, such as lr,batch-size"
             raise DocumentError.of(what, at=f"{file}:{names_line}", fix=fix)
     for line, row in points:
         if len(row) != len(names):
@@ -303,7 +320,7 @@ def parse_points(text: str, file: str) -> Sweep:
 def divide_into_arrays(points: Iterable[int], most: int) -> list[SweepArray]:
     """Return the arrays that run the points with these ascending numbers.
 
-    An array has at most `most` tasks, and its indices are below `most` (MaxArraySize of slurm.conf(5)).
+    `most` is the cluster's MaxArraySize in slurm.conf(5): the indices of an array are below it.
     """
     by_first_point: dict[int, list[int]] = {}
     for point in points:

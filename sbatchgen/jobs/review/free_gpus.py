@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, table, words
-from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, unavailable
-from sbatchgen.jobs.starts.prospect import Prospects, clock
+from sbatchgen.jobs.slurm.gpu_nodes import GpuCount, GpuNode, why_unavailable
+from sbatchgen.jobs.starts.prospect import Prospects, clock_text
 from sbatchgen.jobs.starts.room import Availability
 
 MAX_NAMES = 8  # names of nodes or partitions in a line
@@ -38,7 +38,7 @@ def _closed_nodes(nodes: Sequence[GpuNode]) -> Iterator[str]:
     """Yield a line for each reason why nodes take no jobs, with the nodes."""
     groups: dict[tuple[str, str], list[str]] = {}
     for entry in nodes:
-        if state := unavailable(entry.node):
+        if state := why_unavailable(entry.node):
             groups.setdefault((state, entry.node.reason), []).append(entry.node.name)
     for (state, reason), names in groups.items():
         yield one_line(f"  {first_names(names, MAX_NAMES)}: {state}" + f": {reason}" * bool(reason))
@@ -55,7 +55,7 @@ def nodes_table(nodes: Sequence[GpuNode]) -> str:
 
 
 def _node_row(node: GpuNode) -> tuple[str, ...]:
-    closed = unavailable(node.node)
+    closed = why_unavailable(node.node)
     types = Counter(gpu.type for gpu in node.gpus)
     gpus = ",".join(f"{kind}:{number}".removeprefix(":") for kind, number in types.items())
     free = [] if closed else [gpu.index for gpu in node.gpus if gpu.free]
@@ -67,8 +67,8 @@ def _node_row(node: GpuNode) -> tuple[str, ...]:
         node.node.name,
         closed or node.node.state.lower(),
         gpus,
-        _gpu_numbers([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.numbered),
-        _gpu_numbers(free, numbered=node.numbered),
+        _gpu_numbers([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.is_numbered),
+        _gpu_numbers(free, numbered=node.is_numbered),
         ", ".join(shards) or "-",
     )
     return tuple(map(one_line, cells))
@@ -106,7 +106,9 @@ def starts_as_text(answer: Prospects) -> str:
     now = datetime.fromisoformat(answer.time)
     rows = [("STARTS", "ENDS BY", "KIND", "NODES", "GPUS", "GPU-HOURS", "OPTIONS")]
     for row in answer.rows:
-        start, end = (clock(datetime.fromisoformat(at), now) if at else "?" for at in (row.start, row.end))
+        start, end = (
+            clock_text(datetime.fromisoformat(at), now) if at else "?" for at in (row.start, row.end)
+        )
         start = "now" if row.kind == "hole" and row.start == answer.time else start
         amounts = (str(row.nodes), str(row.gpus), f"{row.gpu_hours:,.1f}")
         options = "" if row.kind == "plan" else words(row.options) or "as asked for"

@@ -76,7 +76,7 @@ def layout_of_job(
     may_start_more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
     layout = layout_of_script(resolved.resources, request, plan_command if may_start_more else ())
     layout = replace(layout, command=" ".join(program) if is_known else "")
-    if resolved.slurm:
+    if resolved.uses_slurm:
         return layout
     without_tasks = tuple(replace(row, tasks=None) for row in layout.nodes)
     return replace(layout, nodes=without_tasks, tasks=None)
@@ -90,7 +90,7 @@ def _program_starts(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts
         first=share.first_node,
         last=share.first_node + share.all_nodes - 1,
         replicas=share.replicas,
-        beside=share.beside,
+        beside=share.beside_program,
         optional=program.spec.optional,
         ready=_ready_sign(program),
         tasks=share.instances * share.nodes * share.tasks_per_node,

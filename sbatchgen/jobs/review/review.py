@@ -133,7 +133,7 @@ def review_of_job(
         job=replace(_job_summary(resolved, snapshot), restarts=lost_work),
         cluster=_cluster(resolved),
         request=request,
-        cost=cost_of(request, resolved.partition.billing) if resolved.slurm else None,
+        cost=cost_of(request, resolved.partition.billing) if resolved.uses_slurm else None,
         start=start,
         surprises=tuple(surprises(resolved, profile_by)),
         findings=tuple(findings),

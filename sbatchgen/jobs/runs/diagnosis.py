@@ -25,7 +25,7 @@ from sbatchgen.jobs.runs.progress import Progress
 from sbatchgen.jobs.runs.seen_jobs import ENDED_WITH_ERRORS
 from sbatchgen.jobs.runs.status import RunState
 from sbatchgen.jobs.slurm.queue import SlurmJob
-from sbatchgen.jobs.slurm.state import reason
+from sbatchgen.jobs.slurm.state import explain_reason
 
 MAX_CAUSES = 3  # causes in the text for people; JSON has all
 MAX_SHOWN_CHARS = 300  # characters of a log's line that are shown
@@ -126,7 +126,7 @@ def _end_in_words(end: JobEnd, run_headline: str, *, is_failure: bool, has_hidde
         says = f"{unit} {end.task} of job {end.job.id} {end.row.state.words if end.row else 'ended'}"
     if is_failure and end.state_name in NO_FAILURE and not (has_hidden_crash and ENDED_WITH_ERRORS in says):
         says += f", {ENDED_WITH_ERRORS}" if has_hidden_crash else ", but its training failed"
-    if restarted := end.state.previous_end or (end.row.before if end.row else ""):
+    if restarted := end.state.previous_end or (end.row.last_end if end.row else ""):
         says += f"; the start before: {restarted}"
     return says
 
@@ -146,7 +146,7 @@ def _with_details(says: str, row: SlurmJob | None, training: Progress | None) ->
 def _fix_for_wait(state: RunState) -> str:
     """Return a fix for the reason why a run waits; "" if the run does not wait."""
     waiting = [row for row in state.queue_rows[:1] if row.state.name == "PENDING"]
-    return reason(waiting[0].reason, waiting[0].id).fix if waiting else ""
+    return explain_reason(waiting[0].reason, waiting[0].id).fix if waiting else ""
 
 
 def _fix_for_stall(state: RunState) -> str:

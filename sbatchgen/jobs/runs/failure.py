@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from sbatchgen.base.errors import parse_error_line
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.runs.job_log import NumberedLine
-from sbatchgen.jobs.slurm.explanation import Explanation, filled, read_table
+from sbatchgen.jobs.slurm.explanation import Explanation, filled_texts, read_table
 
 # The ranks of causes, in the order in which causes are shown. "own" is for an error message of the script or
 # the trainer in the form of sbatchgen: "error: WHAT; fix: FIX". failures.yaml explains the other ranks.
@@ -337,7 +337,7 @@ def _failure(entry: FailureText, match: re.Match[str], run: str, facts: FixFacts
     """
     words = [group.strip() for group in match.groups("") if group] or [""]
     slots = facts._asdict() | {"run": run, "resume": facts.resume or NextStart(run)}
-    means, fix = filled(replace(entry, fix=entry.fix_for(facts)), words, **slots)
+    means, fix = filled_texts(replace(entry, fix=entry.fix_for(facts)), words, **slots)
     return Failure(cause=entry.cause, rank=entry.rank, means=means.rstrip(" :"), fix=fix.rstrip(" :"), **seen)
 
 

@@ -27,7 +27,7 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.resolved.sweep import Sweep
 from sbatchgen.jobs.runs import record
-from sbatchgen.jobs.slurm.queue import key_of, queue
+from sbatchgen.jobs.slurm.queue import key_of, squeue_jobs
 
 LOOK_TIMEOUT_S = 30  # the time limit of `python3 training --look`
 MAX_CHECKED_VALUES = 64  # values of a sweep that the trainer checks; each check takes 50 ms
@@ -127,7 +127,7 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
             continue
         checked |= new_values
         args = [sweep.filled(arg, point) for arg in resolved.args]
-        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placed)], 1)
+        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placeholder_names)], 1)
         if not isinstance(answer, Problem):
             continue
         # "unrecognized arguments: --flag=0.1" differs for each point. Without the value it is reported once.
@@ -230,7 +230,7 @@ def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> It
 
 def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
     """Return whether the job is submitted on this machine, or runs on it."""
-    submits = resolved.slurm and bool(search_path.find("sbatch", environment))
+    submits = resolved.uses_slurm and bool(search_path.find("sbatch", environment))
     return submits or resolved.profile.scheduler == "none"
 
 
@@ -248,7 +248,7 @@ def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str,
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file, with its severity on a machine that submits the job."""
-    snapshot = resolved.snapshot_dir if resolved.slurm else None
+    snapshot = resolved.snapshot_dir if resolved.uses_slurm else None
     named_folder = snapshot or resolved.options.chdir  # the job's working folder, if an option names one
     chdir = filled_path(named_folder, folder, environment) if named_folder else folder
     if chdir:
@@ -260,7 +260,7 @@ def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str
             finding = error_at(resolved, "resume", what, "name a file that exists")
             yield finding._replace(severity="warning")  # it may be a name that the trainer knows
     find_path = partial(filled_path, folder=folder, environment=environment)
-    missing_of_runtimes = (job.runtime.missing(job, find_path) for job in resolved.jobs)
+    missing_of_runtimes = (job.runtime.missing_files(job, find_path) for job in resolved.jobs)
     for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(missing_of_runtimes)):
         yield error_at(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
     data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
@@ -282,7 +282,7 @@ def _errors_in_work_dir(resolved: ResolvedJob, chdir: Path, *, is_snapshot: bool
         yield error_at(resolved, "options.chdir", what, fix)
     else:
         yield from _missing_trainers(resolved, chdir)
-    if resolved.runtime.mounts_own and (why := why_unmountable(resolved, str(chdir))):
+    if resolved.runtime.mounts_run_folders and (why := why_unmountable(resolved, str(chdir))):
         what = f"the working folder {chdir} can't be mounted: {why}"
         fix = "name a symbolic link with a plain name: --chdir LINK"
         yield error_at(resolved, "options.chdir", what, fix)
@@ -292,7 +292,7 @@ def why_unmountable(resolved: ResolvedJob, folder: str) -> str:
     """Return why a container can't mount a folder at the folder's own path; "" if it can."""
     if "," in folder or ":" in folder:
         return "the path would be split at the comma or colon"
-    return resolved.runtime.unmountable(folder)
+    return resolved.runtime.why_unmountable(folder)
 
 
 def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
@@ -334,10 +334,10 @@ def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str 
     active_states = {}  # the states of the folder's jobs that wait or run, by their ids
     try:
         for cluster in {*clusters.values()}:
-            for row in queue(environment, cluster=cluster):
+            for row in squeue_jobs(environment, cluster=cluster):
                 has_ended = row.state.ended or row.state.name == "COMPLETING"
                 if key_of(row.command) in clusters and not has_ended:
-                    active_states[row.job] = row.state
+                    active_states[row.base_id] = row.state
     except SlurmError:  # the submission reports why Slurm does not answer
         return None
     if not active_states:

@@ -13,8 +13,8 @@ from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.record import Record, point_numbers, records
 from sbatchgen.jobs.runs.seen_jobs import is_local, time_before
 from sbatchgen.jobs.runs.status import RunState, submission
-from sbatchgen.jobs.slurm.accounting import accounting
-from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
+from sbatchgen.jobs.slurm.accounting import sacct_jobs
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, squeue_jobs
 
 # The last states of jobs that have not failed. A job is REVOKED if another cluster of a federation runs it.
 NO_FAILURE = ("COMPLETED", "REVOKED", LOST)
@@ -156,10 +156,10 @@ def _ask_for_rows(job: RunJob, environment: Mapping[str, str]) -> tuple[list[Slu
     if is_local(job) or not job.id:
         return job_rows, []
     try:
-        rows = queue(environment, [job.id], cluster=job.cluster)
+        rows = squeue_jobs(environment, [job.id], cluster=job.cluster)
         job_rows = [row for row in rows if key_of(row.command) == job.key]
         if not job_rows or job.state == "CANCELLED":  # only sacct says who cancelled the job
-            by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster)
+            by_sacct = sacct_jobs({job.id: job.key}, time_before([job]), environment, cluster=job.cluster)
             job_rows = by_sacct or job_rows
     except SlurmError as error:
         return job_rows, [*error.problems]

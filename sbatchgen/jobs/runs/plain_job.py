@@ -170,7 +170,7 @@ def _chosen_task(tasks: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
 
 def _id_and_task(row: SlurmJob) -> tuple[int, int]:
     """Return the key that sorts rows by job and task; the row that waiting tasks share comes first."""
-    return row.job, int(row.task) if row.task.isdecimal() else -1
+    return row.base_id, int(row.task) if row.task.isdecimal() else -1
 
 
 def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: str) -> PlainJob:
@@ -216,8 +216,8 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
     """Return the newest job of a script, or its newest log; raise CommandLineError if neither is found."""
     of_script = [job for job in any_job.my_jobs(environment) if _runs_script(job, path)]
     if of_script:
-        newest = max(job.row.job for job in of_script)
-        tasks = [job for job in of_script if job.row.job == newest]
+        newest = max(job.row.base_id for job in of_script)
+        tasks = [job for job in of_script if job.row.base_id == newest]
         return _known_job(word_, tasks, _chosen_task(tasks, task, str(newest)), environment)
     output = _options_in_script(path).get("output", "")
     # "logs/%x-%j.out" of train.sh becomes "logs/train.sh-*.out". Path.glob takes no absolute pattern.
@@ -322,7 +322,13 @@ def _expected_log(job: AnyJob, script: Path | None) -> str:
             output = option[2:]
     output = output or (_options_in_script(script).get("output", "") if script else "")
     output = output or (DEFAULT_LOG_OF_TASK if job.row.task else DEFAULT_LOG)
-    values = {"j": str(job.row.job), "A": str(job.row.job), "a": job.row.task, "x": job.name, "u": job.user}
+    values = {
+        "j": str(job.row.base_id),
+        "A": str(job.row.base_id),
+        "a": job.row.task,
+        "x": job.name,
+        "u": job.user,
+    }
 
     def filled(match: re.Match[str]) -> str:
         value = values.get(match[2], "")  # a % in a value becomes %%, because the log is again a pattern

@@ -118,8 +118,8 @@ def sweep_state(
     active_rows = {
         number: row
         for row in rows
-        if str(row.job) in by_job and not row.state.ended
-        for number in point_numbers(by_job[str(row.job)], row.task)
+        if str(row.base_id) in by_job and not row.state.ended
+        for number in point_numbers(by_job[str(row.base_id)], row.task)
     }
     by_point: dict[int, list[Record]] = {}
     for record in records:

@@ -24,8 +24,8 @@ from sbatchgen.check.script.trainer_source import WELL_KNOWN_PACKAGES
 from sbatchgen.jobs.runs.failure import Failure, NextStart
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.runs.submitted_scripts import MAX_BYTES
-from sbatchgen.jobs.slurm.accounting import accounting
-from sbatchgen.jobs.slurm.gpu_nodes import unavailable
+from sbatchgen.jobs.slurm.accounting import sacct_jobs
+from sbatchgen.jobs.slurm.gpu_nodes import why_unavailable
 from sbatchgen.jobs.slurm.node import nodes
 from sbatchgen.jobs.slurm.partition import partitions
 from sbatchgen.jobs.slurm.queue import SlurmJob
@@ -134,7 +134,7 @@ def _with_nodes(cause: Failure, run: FailedRun) -> Failure:
     if len(job_nodes) > 1 and cause.rank == "outside":
         try:
             all_nodes = nodes(run.environment)
-            names = [node.name for node in all_nodes if node.name in job_nodes and unavailable(node)]
+            names = [node.name for node in all_nodes if node.name in job_nodes and why_unavailable(node)]
         except SlurmError:
             names = []
     if not names or len(names) > MAX_NAMES:
@@ -168,7 +168,7 @@ def _with_accounting(fix: str, run: FailedRun) -> str:
     # A day earlier: a job that ended before `since` is excluded, and the clock of Slurm's machine may differ.
     since = datetime.fromtimestamp(max(run.record.submitted - 86400, 86400), timezone.utc)
     try:
-        has_database = accounting({job: ""}, since, run.environment, cluster=run.record.cluster) is not None
+        has_database = sacct_jobs({job: ""}, since, run.environment, cluster=run.record.cluster) is not None
     except SlurmError:
         has_database = False
     return fix.replace(" -j JOB", f" -j {job}") if has_database and job else _SACCT_PART.sub("", fix)

@@ -18,9 +18,9 @@ from sbatchgen.jobs.runs import process, record, shown_starts, stall
 from sbatchgen.jobs.runs.failure import crash_line
 from sbatchgen.jobs.runs.index import LOST, SUBMITTING, Index, RunJob
 from sbatchgen.jobs.runs.job_log import last_start, newest_logs
-from sbatchgen.jobs.slurm.accounting import accounting
-from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, queue
-from sbatchgen.jobs.slurm.state import State, reason, state
+from sbatchgen.jobs.slurm.accounting import sacct_jobs
+from sbatchgen.jobs.slurm.queue import SlurmJob, key_of, squeue_jobs
+from sbatchgen.jobs.slurm.state import State, explain_reason, state_named
 
 MAX_SUBMIT_S = 900.0  # a submission that takes longer was killed
 # Words about the states of jobs.
@@ -95,13 +95,13 @@ def _jobs_on_cluster(
     """
     by_key: dict[str, list[SlurmJob]] = {}  # squeue's rows, by the keys of the jobs
     ids = set()
-    for row in queue(environment, cluster=cluster):
+    for row in squeue_jobs(environment, cluster=cluster):
         by_key.setdefault(key_of(row.command), []).append(row)
-        ids.add(str(row.job))
+        ids.add(str(row.base_id))
     unknown_to_squeue = []
     for job in jobs:
         if rows := by_key.get(job.key):
-            yield job_from_rows(job._replace(id=str(rows[0].job)), rows, folders[job.run]), rows
+            yield job_from_rows(job._replace(id=str(rows[0].base_id)), rows, folders[job.run]), rows
         elif job.id in ids:  # a row has this id, but the key of another job
             yield job._replace(state=LOST, ended=True, says=_SAYS_FORGOTTEN), []
         elif job.id:
@@ -123,10 +123,10 @@ def _jobs_from_accounting(
     """Yield jobs that squeue no longer knows, with their last states by Slurm's database or their logs."""
     keys = {job.id: job.key for job in jobs}
     by_id: dict[str, list[SlurmJob]] = {}
-    by_sacct = accounting(keys, time_before(jobs), environment, cluster=cluster) or []
+    by_sacct = sacct_jobs(keys, time_before(jobs), environment, cluster=cluster) or []
     shown_starts.keep_rows(environment, by_sacct)
     for row in by_sacct:
-        by_id.setdefault(str(row.job), []).append(row)
+        by_id.setdefault(str(row.base_id), []).append(row)
     for job in jobs:
         rows = by_id.get(job.id, [])
         if rows and all(row.state.ended for row in rows):
@@ -201,7 +201,7 @@ def _why_waiting(row: SlurmJob, runs: Mapping[str, str] | None = None) -> str:
     For a dependency, the words name its unfulfilled conditions. `runs` has the names of runs by the ids of
     their jobs, so that the words also name the runs of the other jobs.
     """
-    says = reason(row.reason, row.id).means
+    says = explain_reason(row.reason, row.id).means
     if row.reason != "Dependency":
         return says
     # The conditions are joined, as in "afterok:4711(unfulfilled),afterany:4712(fulfilled)".
@@ -253,4 +253,4 @@ def state_in_words(job: RunJob) -> str:
     """Return the state of a job in plain words."""
     if job.state in (SUBMITTING, LOST):
         return "being submitted" if job.state == SUBMITTING else "not known"
-    return state(job.state).words if job.state else ("submitted" if not job.ended else "ended")
+    return state_named(job.state).words if job.state else ("submitted" if not job.ended else "ended")

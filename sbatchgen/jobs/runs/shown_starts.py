@@ -108,8 +108,8 @@ def keep_rows(environment: Mapping[str, str], rows: Iterable[SlurmJob]) -> None:
     """
     by_job: dict[str, SlurmJob] = {}
     for row in rows:  # the first task counts for an array
-        first = by_job.setdefault(str(row.job), row)
-        by_job[str(row.job)] = min(first, row, key=_start_order)
+        first = by_job.setdefault(str(row.base_id), row)
+        by_job[str(row.base_id)] = min(first, row, key=_start_order)
     _change_each(environment, by_job, _with_row)
 
 

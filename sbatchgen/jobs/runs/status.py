@@ -33,9 +33,9 @@ from sbatchgen.jobs.runs.seen_jobs import (
     job_from_rows,
     time_before,
 )
-from sbatchgen.jobs.slurm.accounting import REQUEUED, accounting
+from sbatchgen.jobs.slurm.accounting import REQUEUED, sacct_jobs
 from sbatchgen.jobs.slurm.queue import SlurmJob
-from sbatchgen.jobs.slurm.state import reason
+from sbatchgen.jobs.slurm.state import explain_reason
 
 SAYS_FORGOTTEN = "Slurm does not know it any more, so only its log was read"
 _CAUSES_OF_REQUEUE = ("node-failure", "preempted", "requeued")  # after these Slurm starts a job again
@@ -309,8 +309,8 @@ def _previous_end(state: RunState, environment: Mapping[str, str]) -> str:
     if not (end or earlier_lines or restarts):
         return ""
     with contextlib.suppress(SlurmError):
-        by_sacct = accounting({job.id: job.key}, time_before([job]), environment, cluster=job.cluster) or []
-        ends = [row.before for row in by_sacct if row.before]
+        by_sacct = sacct_jobs({job.id: job.key}, time_before([job]), environment, cluster=job.cluster) or []
+        ends = [row.last_end for row in by_sacct if row.last_end]
         # Slurm's "requeued" says less than a cause in the log.
         end = next((by_slurm for by_slurm in ends if not (end and by_slurm.startswith(REQUEUED))), end)
     return end
@@ -329,6 +329,6 @@ def problems_of(states: Iterable[RunState]) -> Iterator[Problem]:
         if last and last.state == LOST and last.says:
             yield Problem(f"{name}: {last.says}", fix=f"sbatchgen resume {name}")
         for row in state.queue_rows[:1]:
-            why = reason(row.reason, row.id)
+            why = explain_reason(row.reason, row.id)
             if row.state.name == "PENDING" and why.kind in ("never", "person"):
                 yield Problem(f"{name}: {why.means}", f"job {row.id}, {why.name}", why.fix)

@@ -159,7 +159,7 @@ def starts_by_sacct(
             batch = jobs[first : first + MAX_JOBS_IN_CALL]
             keys = {job.id: job.key for job in batch}
             try:
-                rows = accounting.usage(keys, time_before(batch), environment, cluster=cluster)
+                rows = accounting.job_usages(keys, time_before(batch), environment, cluster=cluster)
             except SlurmError as error:
                 problems += [problem.what for problem in error.problems]
                 break

@@ -1,6 +1,6 @@
-"""The runtimes: the sources of a job's Python. Each module of this folder is a runtime, apart from `base`.
+"""The runtimes, which are the sources of a job's Python: `RUNTIMES` has each by its name.
 
-`base` has the interface of a runtime. The module of a runtime ends with `RUNTIME = ...`.
+Each module of this folder except `base` is a runtime, and ends with `RUNTIME = ...`.
 """
 
 import os
@@ -11,7 +11,7 @@ from sbatchgen.jobs.runtimes.base import Runtime
 
 
 def _runtimes() -> dict[str, Runtime]:
-    """Return the runtimes of all modules in this folder, by name."""
+    """Return the runtimes of all modules in this folder by their names."""
     files = os.listdir(os.path.dirname(__file__))  # noqa: PTH120, PTH208 - pathlib takes longer
     modules = {file.partition(".")[0] for file in files if file.endswith((".py", ".pyc"))}
     names = sorted(modules - {"__init__", "base"})

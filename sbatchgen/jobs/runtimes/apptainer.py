@@ -1,6 +1,6 @@
-"""Runtime apptainer: an image for Apptainer or Singularity, or a site's wrapper of them.
+"""Runtime apptainer: a container of Apptainer or Singularity, or of a site's wrapper of these programs.
 
-Source: apptainer.org/docs/user, "Bind Paths and Mounts", "GPU Support" and "Singularity Compatibility"; for
+Sources: apptainer.org/docs/user, "Bind Paths and Mounts", "GPU Support" and "Singularity Compatibility"; for
 mount options pkg/util/bind of apptainer/apptainer; for wrappers docs.csc.fi/computing/containers/overview.
 """
 
@@ -15,12 +15,12 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import Argument, ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-_URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address: "docker://"
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address such as "docker://pytorch/pytorch"
 _ARCHIVE = re.compile(r"(?:docker|oci)-archive:")  # the start of "docker-archive:PATH"
 Program = Literal["apptainer", "singularity", "apptainer_wrapper", "singularity_wrapper"]
 _WRAPPER_ENDING = "_wrapper"  # the end of each wrapper's name
 _SCRATCH = ("APPTAINER_TMPDIR", "APPTAINER_CACHEDIR")  # the variables for temporary files and for the cache
-# Flags that keep the host's variables out of the container, such as -e and -C
+# Flags that keep the host's variables out of the container: "--cleanenv", "-e" and "-C"
 _CLEANING = re.compile(r"--cleanenv|--containall|-(?!-)\w*[eC]\w*")
 # The flag for the GPUs of each vendor. Intel's GPUs need no flag, because they are in /dev/dri, which each
 # container has.
@@ -86,7 +86,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         for verb, uri in (("pull", _uri_for_pull), ("build", _uri_or_path))
     )
 
-    unset: ClassVar[Mapping[str, Any]] = {
+    values_in_other_jobs: ClassVar[Mapping[str, Any]] = {
         "twin_lines": (),
         "twins": "",
         "wrapper": False,
@@ -96,10 +96,10 @@ class ApptainerRuntime(base.ContainerRuntime):
     def variables(
         self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
     ) -> dict[str, Any]:
-        """Return the template's variables.
+        """Return the runtime's variables of templates.
 
-        Each exported variable gets a twin with a prefix, such as APPTAINERENV_NAME, which overrides the
-        variable NAME of the image.
+        `twins` is text of bash that gives each exported variable a twin with a prefix. The twin
+        APPTAINERENV_NAME overrides the variable NAME of the image.
         """
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
         wrapper = _is_wrapper(job.facts)
@@ -111,20 +111,20 @@ class ApptainerRuntime(base.ContainerRuntime):
         }
 
     def setup_commands(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the call of the function, after a line that takes a module's image if the job names none."""
+        """Yield the call of the function; a job that names no image first takes the image of a module."""
         if not job.software.get("image"):
             yield "IMAGE=$SING_IMAGE # of a module"
         yield from super().setup_commands(job, mounted)
 
     def _prefixes(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Return the prefixes of the variables that the program reads: APPTAINER, or also SINGULARITY."""
+        """Return the prefixes of the program's variables: APPTAINER, and for Singularity also SINGULARITY."""
         return ("APPTAINER", *(["SINGULARITY"] if job.facts.command.startswith("singularity") else []))
 
     def needs(self, facts: Any) -> base.Requirement | None:
         """Return the requirement of an image; None for a wrapper, because a module may name the image."""
         return None if _is_wrapper(facts) else self.requires
 
-    def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
+    def exports_for_program(self, job: base.RuntimeJob) -> tuple[str, ...]:
         """Return the variable that keeps Apptainer from evaluating the values of APPTAINERENV_ variables."""
         return tuple(f"{prefix}_NO_EVAL=1" for prefix in self._prefixes(job))
 
@@ -135,7 +135,7 @@ class ApptainerRuntime(base.ContainerRuntime):
             gpu_flag = GPU_FLAGS[job.gpu_vendor] if facts.gpu_flag is None else facts.gpu_flag
         is_wrapper = _is_wrapper(facts)
         words = [quoting.word(gpu_flag)] if gpu_flag else []
-        # The flags of a wrapper come into the double quotes of SING_FLAGS, so they lose their own.
+        # The flags of a wrapper are written within the double quotes of SING_FLAGS, so their own are removed.
         words += [quoting.path(text)[1:-1] if is_wrapper else quoting.value(text) for text in facts.flags]
         flags = "".join(f" {word}" for word in words)
         if any(map(_CLEANING.fullmatch, facts.flags)):
@@ -148,8 +148,11 @@ class ApptainerRuntime(base.ContainerRuntime):
         yield f"{facts.command} {facts.verb}"
 
     def _with_task_variables(self, job: base.RuntimeJob) -> str:
-        """Return a command that passes Slurm's variables of a task, such as its rank, into the container."""
-        masks = " ".join(base.MASKS[job.gpu_vendor]) if job.mode.uses_gpus else ""
+        """Return a command that passes the variables of a task, such as SLURM_PROCID, into the container.
+
+        A flag such as --cleanenv keeps these variables out, and only the running task knows their values.
+        """
+        masks = " ".join(base.GPU_VARIABLES[job.gpu_vendor]) if job.mode.uses_gpus else ""
         names = f"for name in ${{!SLURM_@}} ${{!SBATCHGEN_@}} {masks}".rstrip()
         twins = " ".join(f'"{prefix}ENV_$name=${{!name}}"' for prefix in self._prefixes(job))
         return f"bash -c '{names}; do [[ ! -v $name ]] || export {twins}; done; exec \"$@\"' task"
@@ -166,7 +169,7 @@ class ApptainerRuntime(base.ContainerRuntime):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")
 
-    def unsaved(self, job: base.RuntimeJob) -> base.KeyFault | None:
+    def fault_of_saving(self, job: base.RuntimeJob) -> base.KeyFault | None:
         """Return the fault that SIGTERM may unmount a .sif image before the trainer has saved; or None."""
         image = job.software.get("image") or ""
         if not image.endswith(".sif") or {"APPTAINER_UNSQUASH", "SINGULARITY_UNSQUASH"} & job.env.keys():
@@ -179,7 +182,7 @@ class ApptainerRuntime(base.ContainerRuntime):
         return base.KeyFault("image", what, fix)
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return program, image, binds and flags of an old script's command."""
+        """Return the program, image, bind mounts and flags of an old script's command, as keys of `Facts`."""
         gpu_flags = {option.name for option in tool.uses} & {"nv", "rocm"}
         command, _, verb = tool.name.partition(" ")
         keys: dict[str, Any] = {"command": command} if command != self.name else {}
@@ -199,7 +202,7 @@ class ApptainerRuntime(base.ContainerRuntime):
 
 
 def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any]) -> Iterator[str]:
-    """Yield the bind mounts of an old script; put its other options into the draft, and flags into `keys`."""
+    """Yield the bind mounts of an old command; its flags go into `keys`, the rest into the draft."""
     for option in tool.uses:
         if option.name == "bind":
             yield from draft.option_list(tool, option)

@@ -1,4 +1,8 @@
-"""The interface of a runtime, with defaults for all methods, and the base class of container runtimes."""
+"""Defines what a runtime is: the source of a job's Python, such as a virtual environment or a container.
+
+`Runtime` has a default for each attribute and method, and `ContainerRuntime` has more of them for containers.
+The functions below them help the modules of runtimes.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +23,14 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.chain import ToolOption
 
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
-# Folders whose paths only the running job knows
+# Bash variables of the script whose values only the running job knows
 _FOLDERS_OF_JOB = ("$PWD", "$RUN_DIR", "$DATA_DIR", "$CODE_DIR")
-# Returns a path of the job as a path on this machine; None if a variable in it is not set.
+# A function that returns a path of the job as a path on this machine; None if a variable in it is not set.
 FindLocal = Callable[[ShellPath], Path | None]
-# By vendor, the variables that select the GPUs which a process sees. AMD's second to fourth variable select
-# among the GPUs that the first leaves, which have new numbers then, so two variables may together hide all
-# GPUs. Source: rocm.docs.amd.com, "GPU isolation techniques".
-MASKS = {
+# The vendor of GPUs -> the variables that select which GPUs a process sees. AMD's second, third and fourth
+# variable select from the GPUs that the first has selected, and count these from 0 again. So two variables
+# may together hide all GPUs. Source: rocm.docs.amd.com, "GPU isolation techniques".
+GPU_VARIABLES = {
     "nvidia": ("CUDA_VISIBLE_DEVICES",),
     "intel": ("ZE_AFFINITY_MASK",),
     "amd": ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
@@ -41,7 +45,7 @@ if TYPE_CHECKING:
         @property
         def mode(self) -> Mode: ...
         @property
-        def slurm(self) -> bool: ...
+        def uses_slurm(self) -> bool: ...
         @property
         def gpu_vendor(self) -> str: ...
         @property
@@ -99,19 +103,19 @@ class Key(NamedTuple):
     """A job key that belongs to a runtime."""
 
     name: str
-    kind: Any  # its type
-    field: Any  # its field, made by `described`
-    fact: str  # the key of `Facts` that has its default
+    kind: Any  # the type of its value
+    field: Any  # its dataclass field, made by `described`
+    fact: str  # the key of the runtime's `Facts` whose value is its default
 
 
 class ImageTool(NamedTuple):
     """A command of a container program that prepares an image, for `sbatchgen image VERB`."""
 
-    verb: str  # the VERB
-    words: tuple[str, ...]  # the words of the command before the new file and the source
-    scratch: tuple[str, str]  # the variables for its temporary folder and for its cache
-    uri: Callable[[str], str]  # makes the command's argument from a source; raises CommandLineError
-    older: str = ""  # the program's earlier name, which is used if PATH has no program of the newer name
+    verb: str  # the VERB, such as "pull"
+    words: tuple[str, ...]  # the command; the new file and the source follow as its last two arguments
+    scratch: tuple[str, str]  # the names of its variables for a temporary folder and for a cache
+    uri: Callable[[str], str]  # turns the user's source into the command's argument; raises CommandLineError
+    older: str = ""  # an older name of the program, which is used if PATH does not have the first name
 
 
 class Requirement(NamedTuple):
@@ -138,28 +142,32 @@ class NoFacts:
 class Runtime:
     """The source of a job's Python. A subclass defines only the attributes and methods that it needs."""
 
-    name: str  # what users write
+    name: str  # the name that users write, such as "venv"
     title: str  # the help of its key in profiles
-    Facts: type = NoFacts  # the record of its keys in profiles, below `runtimes.NAME`
+    Facts: type = NoFacts  # the class of its settings in profiles, below `runtimes.NAME`
     keys: tuple[Key, ...] = ()  # its keys in jobs
-    # The job key without which it can't start. If a job names no runtime, this key chooses one.
+    # The job key without which the runtime can't start. In a job that names no runtime, this key chooses it.
     requires: Requirement | None = None
-    # The bash function that sets it up, from the file of this name in templates/mechanics; or ""
+    # The bash function that sets up the runtime, from the file of this name in templates/mechanics; or ""
     function = ""
-    # The commands that start a program in it, by their names in the table of programs: "uv run"
+    # The commands that start a program in the runtime, by their names in programs.txt, such as "uv run"
     starts: tuple[str, ...] = ()
-    srun_option = ""  # the option of srun that starts it, or ""
+    srun_option = ""  # the option of srun that starts the runtime, such as "container-image"; or ""
     is_container = False  # whether the training runs in a container
-    mounts_own = False  # whether the script, not the runtime, mounts the folders of the run in its container
-    may_use_modules = False  # whether packages of modules may reach it by PYTHONPATH
-    finds_user_packages = True  # whether its Python finds packages in ~/.local unless PYTHONNOUSERSITE is set
-    needs_slurm = ""  # why it needs Slurm, or ""
-    one_line_values = ""  # why values of variables may have no line breaks; "" if they may
-    mount_options = ""  # the options that may follow SRC:DST: in a mount, as a regular expression
-    removes_slowly = False  # whether removing its container may take longer than a job has left after SIGTERM
-    image_tools: tuple[ImageTool, ...] = ()  # its commands that prepare an image
-    enter = ""  # shell code that runs its arguments in the job's container, in a Slurm step; or ""
-    unset: ClassVar[Mapping[str, Any]] = {}  # values of its template variables in jobs of other runtimes
+    # Whether the script mounts the folders of the run in the container. Otherwise the runtime does so itself.
+    mounts_run_folders = False
+    may_use_modules = False  # whether Python may get packages of environment modules by PYTHONPATH
+    finds_user_packages = True  # whether Python finds packages in ~/.local unless PYTHONNOUSERSITE is set
+    needs_slurm = ""  # why the runtime needs Slurm, or ""
+    why_one_line_values = ""  # why values of variables can't have line breaks; "" if they can
+    mount_options = ""  # a regular expression for the options that may follow SRC:DST: in a mount
+    # Whether removing the container may take longer than the time that a job has after SIGTERM
+    removes_slowly = False
+    image_tools: tuple[ImageTool, ...] = ()  # the commands that prepare an image
+    # A bash script that runs its arguments in the job's container, as a Slurm step in the running job; or ""
+    enter_script = ""
+    # The runtime's variables of templates, with their values in jobs of other runtimes
+    values_in_other_jobs: ClassVar[Mapping[str, Any]] = {}
     image_ending = ""  # the ending of image files that only this runtime can start, or ""
 
     def __str__(self) -> str:
@@ -167,25 +175,25 @@ class Runtime:
 
     @property
     def attribute(self) -> str:
-        """The name of the runtime as an attribute of Python."""
+        """The name of the runtime as a Python identifier: "podman_hpc" for podman-hpc."""
         return self.name.replace("-", "_")
 
     def needs(self, facts: Any) -> Requirement | None:
-        """Return the job key that the runtime requires with this profile."""
+        """Return the job key that the runtime requires with these settings of the profile."""
         return self.requires
 
     def variables(self, job: RuntimeJob, folder_variable: str, exported: Sequence[str]) -> dict[str, Any]:
-        """Return the template's variables for a job of this runtime; other jobs have the values in `unset`.
+        """Return the runtime's variables of templates; jobs of others have those in `values_in_other_jobs`.
 
-        `folder_variable` is the name of the bash variable with the folder of submission. `exported` are the
-        names of the variables that the training must get.
+        `folder_variable` is the name of the bash variable that holds the folder of submission. `exported` has
+        the names of the variables that the training must get.
         """
         return {}
 
     def assignments(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
-        """Yield lines of bash that set the variables which its function reads.
+        """Yield lines of bash that set the variables which the runtime's `function` reads.
 
-        `folder_variable` is the name of the bash variable with the folder of submission.
+        `folder_variable` is the name of the bash variable that holds the folder of submission.
         """
         yield from ()
 
@@ -195,55 +203,61 @@ class Runtime:
             yield self.function
 
     def exports(self, job: RuntimeJob) -> dict[str, str]:
-        """Return the variables that the runtime adds to the training, with their values."""
+        """Return the variables that the training gets from the runtime, with their values."""
         return {}
 
     def computed_words(self, job: RuntimeJob) -> dict[str, str]:
-        """Return variables of the training whose values bash computes in the job, as words of bash."""
+        """Return variables of the training whose values bash computes in the job.
+
+        Each value is a word of bash, such as "${CUDA_VISIBLE_DEVICES:+all}" in double quotes.
+        """
         return {}
 
     def directives(self, job: RuntimeJob) -> Mapping[str, str]:
-        """Return the options of sbatch that the runtime adds, with their values, by long name."""
+        """Return the options of sbatch that the runtime adds, by their long names, with their values."""
         return {}
 
-    def own_exports(self, job: RuntimeJob) -> tuple[str, ...]:
-        """Return variables that only the runtime's program reads, as words of `export`: "NAME=value"."""
+    def exports_for_program(self, job: RuntimeJob) -> tuple[str, ...]:
+        """Return the variables that only the runtime's own program reads, as words such as "NAME=value"."""
         return ()
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the lines of the command that starts the training in the runtime.
 
-        The training must get the variables named in `exported`. A container must see the `mounted` folders:
-        SRC or SRC:DST, each as text for double quotes.
+        `exported` has the names of the variables that the training must get. `mounted` has the folders that a
+        container must see: SRC or SRC:DST, each as a text for double quotes.
         """
         yield from ()
 
     def environment_changes(self, job: RuntimeJob) -> list[str]:
-        """Return arguments for `env` inside the container, which change variables there."""
+        """Return the arguments of an `env` command in the container, which change variables there."""
         return []
 
     def faults(self, job: RuntimeJob) -> Iterator[KeyFault]:
-        """Yield the faults of the job's keys that don't depend on the cluster."""
+        """Yield the faults in the values of the job's keys; no fault depends on the cluster."""
         yield from ()
 
-    def unsaved(self, job: RuntimeJob) -> KeyFault | None:
-        """Return why the trainer may fail to save a checkpoint at a preemption; None if it can save."""
+    def fault_of_saving(self, job: RuntimeJob) -> KeyFault | None:
+        """Return why the trainer may fail to save a checkpoint when it is preempted; None if it can save."""
         return None
 
-    def unmountable(self, path: str) -> str:
+    def why_unmountable(self, path: str) -> str:
         """Return why a container can't mount a path; "" if it can."""
         return ""
 
-    def missing(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
-        """Yield a fault for each needed file that this machine lacks; compute nodes may have the file."""
+    def missing_files(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
+        """Yield a fault for each needed file that does not exist here, although nodes may have the file."""
         yield from ()
 
-    def activation(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
-        """Return the keys of `Facts` if a command of an old script activates this runtime; None otherwise."""
+    def facts_of_command(self, command: Command, draft: ScriptDraft) -> dict[str, str] | None:
+        """Return the settings that a command of an old script gives, as keys of `Facts`.
+
+        Return None if the command does not activate this runtime. `adopt` puts the settings into a profile.
+        """
         return None
 
     def tool(self, launch: ScriptLaunch) -> Tool | None:
-        """Return the tool of an old script's launch that starts this runtime; None without one."""
+        """Return the tool in an old script's launch that starts this runtime; None without such a tool."""
         for tool in launch.tools:
             by_srun = tool.name == "srun" and self.srun_option and tool.option(self.srun_option)
             if tool.name in self.starts or by_srun:
@@ -251,17 +265,17 @@ class Runtime:
         return None
 
     def adopt(self, draft: ScriptDraft, launch: ScriptLaunch, tool: Tool) -> dict[str, Any]:
-        """Return the keys of `Facts` that the `tool` of an old script's launch gives."""
+        """Return the settings that the `tool` in an old script's launch gives, as keys of `Facts`."""
         return {}
 
 
 def job_key(help_text: str, *, metavar: str, after: str = "runtime", common: bool = True, **more: str) -> Any:
-    """Return the field of a job key; the help shows its flag after the flag of the key `after`."""
+    """Return the dataclass field of a job key; the help shows its flag after that of the key `after`."""
     return described(help_text, metavar=metavar, group="Runtime", common=common, after=after, **more)
 
 
 def path_key(name: str, fact: str, metavar: str, help_text: str, *, common: bool = False) -> Key:
-    """Return a job key that holds a path; `fact` is the key of `Facts` with its default."""
+    """Return a job key whose value is a path; `fact` is the key of `Facts` with its default."""
     return Key(name, ShellPath | None, job_key(help_text, metavar=metavar, common=common), fact)
 
 
@@ -278,27 +292,29 @@ class ContainerRuntime(Runtime):
     """A runtime that starts the training in a container."""
 
     is_container = True
-    mounts_own = True
-    only_names_images = False  # whether its images are always names, never files
+    mounts_run_folders = True
+    has_only_named_images = False  # whether its images are always names, never files
 
     def assignments(self, job: RuntimeJob, folder_variable: str) -> Iterator[str]:
-        """Yield the assignment of the image."""
+        """Yield the assignment of the bash variable IMAGE."""
         if image := job.software.get("image"):
             word = (
-                quoting.path(absolute(image, folder_variable)) if self.is_file(image) else quoting.word(image)
+                quoting.path(path_in_bash(image, folder_variable))
+                if self.is_file(image)
+                else quoting.word(image)
             )
             yield f"IMAGE={word}"
 
     def setup_commands(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the call of the function with the folders whose paths only the running job knows."""
+        """Yield the call of the function, with the folders whose paths only the running job knows."""
         yield " ".join([self.function, *(f'"{folder}"' for folder in mounted if folder in _FOLDERS_OF_JOB)])
 
     def is_file(self, image: str) -> bool:
-        """Return whether the image is a file; other images are a name or the address of a registry."""
-        return not self.only_names_images and "://" not in image
+        """Return whether the image is a file. Other images are a name, or an address in a registry."""
+        return not self.has_only_named_images and "://" not in image
 
-    def missing(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
-        """Yield a fault for an image file that does not exist, or is empty, as after a failed pull."""
+    def missing_files(self, job: RuntimeJob, find_local: FindLocal) -> Iterator[KeyFault]:
+        """Yield a fault for an image file that does not exist, or that is empty after a failed pull."""
         image = job.software.get("image")
         if image and self.is_file(image):
             yield from path_faults(
@@ -311,9 +327,10 @@ class ContainerRuntime(Runtime):
 
 
 def path_faults(key: str, path: ShellPath, find_local: FindLocal, noun: str, fix: str) -> Iterator[KeyFault]:
-    """Yield a fault for a path that does not exist, if this machine can tell.
+    """Yield a fault for a path that does not exist.
 
-    If the folder of an absolute path does not exist either, only compute nodes may have this file system.
+    An absolute path is no fault if its folder does not exist either, because the file system may be only on
+    the compute nodes. `noun` says in words what the path names.
     """
     file = find_local(path)
     if file and (file.parent.is_dir() or path[0] not in "/$") and not file.exists():
@@ -321,24 +338,27 @@ def path_faults(key: str, path: ShellPath, find_local: FindLocal, noun: str, fix
 
 
 def container_keys(mounts: str) -> tuple[Key, ...]:
-    """Return the job keys of a container runtime; `mounts` is the key of its `Facts` for mounts."""
+    """Return the keys that jobs have for a container; `mounts` is the key of `Facts` with its mounts."""
     binds = Key("binds", tuple[ShellPath, ...] | None, BINDS, mounts)
     return Key("image", ShellPath | None, IMAGE, "image"), binds
 
 
 def env_in_container(job: RuntimeJob, exported: Sequence[str]) -> Iterator[str]:
-    """Yield an `env` command for containers that start in the image's folder with the image's variables.
+    """Yield an `env` command for a container that starts in the image's folder with the image's variables.
 
-    The command changes to the job's folder, and sets the `exported` variables. Variables from the submitting
-    shell are excluded, because they may be secrets, and other users can read command lines.
+    The command changes to the job's folder and sets the `exported` variables. It does not set variables that
+    keep their values from the submitting shell. These may be secrets, and other users can read command lines.
     """
-    secrets = {name for name, value in job.env.items() if value is None}
-    assignments = (f'{name}="${name}"' for name in exported if name not in secrets)
+    inherited = {name for name, value in job.env.items() if value is None}
+    assignments = (f'{name}="${name}"' for name in exported if name not in inherited)
     yield from quoting.packed(['env --chdir="$PWD"', *assignments])
 
 
 def sourced_file(command: Command, draft: ScriptDraft) -> tuple[str, int]:
-    """Return the file that `source FILE ARGUMENTS` reads, and the number of arguments; else ("", 0)."""
+    """Return the file that a command such as `source FILE ARGUMENTS` reads, and the number of its arguments.
+
+    Return ("", 0) for other commands, and if it is not known which file the script reads.
+    """
     if command.name not in ("source", ".") or len(command.words) < 2:
         return "", 0
     word, body = command.words[1], draft.body
@@ -350,20 +370,27 @@ def sourced_file(command: Command, draft: ScriptDraft) -> tuple[str, int]:
 
 
 def inherits_variable(job: RuntimeJob, name: str) -> bool:
-    """Return whether a job gets a variable, or a part of its value, from the shell that submits it."""
+    """Return whether the value of a job's variable, or a part of it, comes from the shell that submits."""
     if name not in job.env:
         return False
     value = job.env[name]
     return value is None or name in VARIABLE.findall(value)
 
 
-def absolute(path: str, folder_variable: str) -> ShellPath:
-    """Return a path in bash; a relative path counts from the folder in the variable `folder_variable`."""
+def path_in_bash(path: str, folder_variable: str) -> ShellPath:
+    """Return a path for the script; a relative path counts from the folder in the bash `folder_variable`."""
     return ShellPath(
         path if path.startswith(("/", "${")) else f"${{{folder_variable}}}/{path.removeprefix('./')}"
     )
 
 
 def from_submit_folder(path: str, job: RuntimeJob) -> str:
-    """Return a path or name; with a snapshot, a relative path still counts from the folder of submission."""
-    return absolute(path, "SLURM_SUBMIT_DIR") if job.snapshot_dir and job.slurm and "/" in path else path
+    """Return a path or a name; a relative path counts from the folder of submission.
+
+    A job with a snapshot starts in the folder of the snapshot, so its relative paths get the other folder.
+    """
+    return (
+        path_in_bash(path, "SLURM_SUBMIT_DIR")
+        if job.snapshot_dir and job.uses_slurm and "/" in path
+        else path
+    )

@@ -8,15 +8,15 @@ from sbatchgen.base.quoting import path
 from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
-# Files of an installation, below its root
+# Files of a conda installation, relative to its root
 _PROGRAM, _PROFILE_SCRIPT = "/bin/conda", "/etc/profile.d/conda.sh"
-# The arguments of conda in eval "$(conda shell.bash hook)", which defines `conda activate`
+# The arguments of conda in eval "$(conda shell.bash hook)", which defines the command `conda activate`
 _HOOKS = (["shell.bash", "hook"], ["shell.posix", "hook"])
 
 
 @record
 class Conda:
-    """A conda installation (`root`) and the environment to activate, by name or by path."""
+    """A conda installation and the environment that is activated."""
 
     root: ShellPath | None = described("The installation, as ${HOME}/miniconda3.")
     env: ShellPath | None = described("The environment, by name or path.")
@@ -33,7 +33,7 @@ class CondaRuntime(base.Runtime):
     )
     requires = base.Requirement("conda_env", "a conda environment", "--conda-env NAME")
     function = "activate_conda"
-    unset: ClassVar[Mapping[str, Any]] = {"conda_root": False}
+    values_in_other_jobs: ClassVar[Mapping[str, Any]] = {"conda_root": False}
 
     def variables(
         self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
@@ -47,7 +47,7 @@ class CondaRuntime(base.Runtime):
             yield f"conda_root={path(job.facts.root)}"
         yield f"conda_env={path(base.from_submit_folder(job.software.get('conda_env') or '', job))}"
 
-    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+    def missing_files(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
         """Yield a fault for an environment that is named by its path and does not exist."""
         env = job.software.get("conda_env") or ShellPath("")
         if "/" in env:
@@ -59,10 +59,11 @@ class CondaRuntime(base.Runtime):
                 f"conda create --prefix {env}, or name another",
             )
 
-    def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
-        """Return the keys that a command of an old script gives; None for other commands.
+    def facts_of_command(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
+        """Return the settings that a command of an old script gives; None for a command without conda.
 
-        The commands are `conda activate ENV`, conda's shell hook, conda.sh, and `source bin/activate ENV`.
+        Four commands give settings: `conda activate ENV`, conda's shell hook, `source .../conda.sh`, and
+        `source bin/activate ENV`.
         """
         words, body = command.words, draft.body
         if command.name == "conda" and (words[1].value if len(words) > 1 else "") == "activate":
@@ -83,10 +84,10 @@ class CondaRuntime(base.Runtime):
 
 
 def _root(path: str, end: str) -> dict[str, str] | None:
-    """Return the key `root` with the installation of a file such as ${HOME}/conda/bin/conda.
+    """Return the setting `root`: the conda installation that has a file such as ${HOME}/conda/bin/conda.
 
-    `end` is the part of the path after the root. Return {} for `conda` without a path, because the job finds
-    it on PATH, and None for any other file.
+    `end` is the part of the path after the root. Return {} for the plain word `conda`, because the job finds
+    conda on PATH, and None for a path that does not end in `end`.
     """
     if path == "conda":
         return {}

@@ -1,6 +1,7 @@
-"""Runtime edf: the container engine of CSCS, a plugin of Slurm that srun's --environment starts.
+"""Runtime edf: a container of CSCS's container engine, a plugin of Slurm that srun's --environment starts.
 
-Source: docs/software/container-engine (run.md, edf.md, known-issue.md) of eth-cscs/cscs-docs.
+An environment definition file (EDF) describes the container. Source: docs/software/container-engine (run.md,
+edf.md, known-issue.md) of eth-cscs/cscs-docs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,8 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import ShellPath
 from sbatchgen.jobs.runtimes import base
 
-_MAX_BYTES = 1 << 20  # the largest EDF that is read
-_MAX_DEPTH = 8  # the longest chain of base environments that is read
+_MAX_BYTES = 1 << 20  # the size in bytes of the largest EDF that is read
+_MAX_DEPTH = 8  # the longest chain of EDFs, each the base of the next, that is read
 _KEY_HELP = "Environment of the CSCS container engine, a file or a name."
 
 
@@ -40,9 +41,10 @@ class EdfRuntime(base.Runtime):
     removes_slowly = True
 
     def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
-        """Yield the assignment of the environment, a file or a name."""
+        """Yield the assignment of the bash variable EDF: the path or the name of the EDF."""
         edf = str(job.software.get("edf") or "")
-        yield f"EDF={quoting.path(base.absolute(edf, folder_variable)) if '/' in edf else quoting.word(edf)}"
+        word = quoting.path(base.path_in_bash(edf, folder_variable)) if "/" in edf else quoting.word(edf)
+        yield f"EDF={word}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the option of srun. The EDF itself names the mounts and the working folder."""
@@ -50,20 +52,20 @@ class EdfRuntime(base.Runtime):
         yield from base.env_in_container(job, exported)
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield a fault for a file that the engine treats as a name."""
+        """Yield a fault for a file name such as train.toml, which the engine would take for a name."""
         edf = str(job.software.get("edf") or "")
         if edf.endswith(".toml") and "/" not in edf:
             what = f"the container engine takes '{edf}' for a name in its search path, not for a file"
             yield base.KeyFault("edf", what, f"write ./{edf}, or the absolute path")
 
-    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+    def missing_files(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
         """Yield a fault for a file that does not exist."""
         edf = job.software.get("edf") or ShellPath("")
         if "/" in edf:
             yield from base.path_faults("edf", edf, find_local, "environment", "name another")
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return the environment of an old script's --environment."""
+        """Return the EDF that srun's --environment names in an old script, as a key of `Facts`."""
         option = tool.option("environment")
         if option and option.value and "/" not in option.value:
             return {"environment": option.value}
@@ -71,23 +73,28 @@ class EdfRuntime(base.Runtime):
         return {"environment": path if "/" in path else f"./{path}"} if path else {}
 
 
-def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int = 0) -> list[str] | None:
-    """Return the folders that an EDF, a file or a name, mounts in the container; its bases' come first.
+def mounted_folders(
+    edf: str, folder: Path, environment: Mapping[str, str], depth: int = 0
+) -> list[str] | None:
+    """Return the folders of the container that an EDF mounts, after those that its bases mount.
 
-    Return None if they are not known, for example with a Python before 3.11, which can't read TOML.
+    `edf` is the path or the name of the EDF. `depth` is the number of EDFs of which it is a base. Return None
+    if the folders are not known, for example with a Python before 3.11, which can't read TOML.
     """
     try:
-        text = files.read_file(_file(edf, folder, environment), _MAX_BYTES).decode()
+        text = files.read_file(_edf_file(edf, folder, environment), _MAX_BYTES).decode()
         definition = import_module("tomllib").loads(text)
     except (ImportError, OSError, ValueError):
         return None
     bases, mounts = definition.get("base_environment", []), definition.get("mounts", [])
     folders: list[str] = []
     for base_edf in [bases] if isinstance(bases, str) else bases:
-        of_base = mounted(str(base_edf), folder, environment, depth + 1) if depth < _MAX_DEPTH else None
-        if of_base is None:
+        if depth >= _MAX_DEPTH:
             return None
-        folders += of_base
+        folders_of_base = mounted_folders(str(base_edf), folder, environment, depth + 1)
+        if folders_of_base is None:
+            return None
+        folders += folders_of_base
     for mount in map(str, mounts if isinstance(mounts, list) else ()):
         source, _, rest = mount.partition(":")  # SRC:DST:OPTIONS
         path = ShellPath(rest.partition(":")[0] or source)
@@ -97,8 +104,8 @@ def mounted(edf: str, folder: Path, environment: Mapping[str, str], depth: int =
     return folders
 
 
-def _file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:
-    """Return the file of an EDF; for a name, the first file in the search path."""
+def _edf_file(edf: str, folder: Path, environment: Mapping[str, str]) -> Path:
+    """Return the file of an EDF. For a name, it is the first file NAME.toml in the search path."""
     if "/" in edf:
         path = ShellPath(edf)
         if path.unset(environment):

@@ -1,6 +1,7 @@
-"""Runtime enroot: an image for Enroot, started by pyxis, a plugin of Slurm.
+"""Runtime enroot: a container of Enroot, which pyxis, a plugin of Slurm, starts.
 
-Source: the READMEs of Enroot and pyxis.
+A hook of Enroot gives GPUs of NVIDIA to the container, as some variables say. Sources: the READMEs of Enroot
+and pyxis.
 """
 
 import re
@@ -15,17 +16,17 @@ from sbatchgen.jobs.runtimes import base
 
 VISIBLE_GPUS = "NVIDIA_VISIBLE_DEVICES"  # the variable with the GPUs that Enroot's hook gives to a container
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"  # the variable with the parts of the driver that the hook mounts
-# Variables with folders of caches, which people export in their shells and a container may not have.
+# Variables with folders for caches. Users export them in their shells, but a container may lack the folders.
 CACHES = ("HF_HOME", "MPLCONFIGDIR", "TORCH_HOME", "TRITON_CACHE_DIR", "WANDB_DIR", "XDG_CACHE_HOME")
-WORKDIR_OF_IMAGE = "image"  # the value of `workdir` for the working folder that the image names
+WORKDIR_OF_IMAGE = "image"  # the value of the key `workdir` that stands for the image's own working folder
 _SCRATCH = ("ENROOT_TEMP_PATH", "ENROOT_CACHE_PATH")  # the variables for temporary files and for the cache
-_URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address: "docker://"
-_BASH_CHARACTERS = re.compile(r'[$`"]')  # special characters in double quotes
+_URI = re.compile(r"[a-z][a-z0-9+.-]*://")  # the start of an address such as "docker://pytorch/pytorch"
+_BASH_CHARACTERS = re.compile(r'[$`"]')  # characters that are special to bash within double quotes
 
 
 @record
 class Enroot:
-    """An image for Enroot through pyxis, its mounts, and the folder to start in."""
+    """An image for Enroot, its mounts, and the folder in which the training starts."""
 
     image: ShellPath | None = described("The image, a .sqsh file or an address.")
     source: Text | None = described("The address that `sbatchgen image import` gets the file from.")
@@ -35,9 +36,10 @@ class Enroot:
     )
 
 
-# Runs a command in the job's container on this node, or without a container on the node itself. In the output
-# of `enroot list -f`, the first line of a container has the container's name before the process id.
-_ENTER = """
+# Runs a command in the job's container on this node; without such a container, on the node itself.
+# `enroot list -f` prints the processes of all containers. The line of a container's first process begins with
+# the name of the container, and the other lines with the process id.
+_ENTER_SCRIPT = """
 for pid in $(enroot list -f 2>/dev/null | awk '{ print $2 ~ /^[0-9]+$/ ? $2 : $1 }'); do
     grep -qsxz "SLURM_JOB_ID=$SLURM_JOB_ID" "/proc/$pid/environ" && exec enroot exec "$pid" "$@"
 done
@@ -47,7 +49,9 @@ exec "$@"
 
 
 def _uri_of(source: str) -> str:
-    """Return the URI of an image, with # after the registry, which older releases of Enroot need.
+    """Return the URI of an image, such as docker://nvcr.io#nvidia/pytorch.
+
+    The "#" after the registry is needed by older releases of Enroot.
 
     Raises CommandLineError if the source is a file, or is not a URI.
     """
@@ -64,7 +68,7 @@ def _uri_of(source: str) -> str:
     return f"{scheme or 'docker'}://{rest}"
 
 
-# Options of pyxis that change neither the mounts nor the command, and so need no key.
+# Options of pyxis in old scripts that `adopt` may drop, because they change neither mounts nor command.
 _PYXIS_OPTIONS = "container-remap-root no-container-remap-root container-readonly no-container-entrypoint"
 PYXIS_OPTIONS = tuple(_PYXIS_OPTIONS.split())
 
@@ -80,29 +84,29 @@ class EnrootRuntime(base.ContainerRuntime):
     function = "check_enroot"
     srun_option = "container-image"
     needs_slurm = "is started by pyxis, a plugin of Slurm"
-    one_line_values = "Enroot would take its lines for variables"
+    why_one_line_values = "Enroot would take its lines for variables"
     finds_user_packages = False  # the home folder is not mounted
-    # options of mount(8), joined by + (README of NVIDIA/pyxis), and Enroot's x-create=dir
+    # Options of mount(8) that are joined by "+" (README of NVIDIA/pyxis), and x-create=dir of Enroot
     mount_options = (
         r"(?:(?:ro|rw|r?bind|r?private|r?slave|r?shared|no(?:suid|dev|exec)|x-create=\w+)(?:\+|$))+"
     )
     removes_slowly = True  # 41 s were measured with a small image
-    enter = _ENTER
+    enter_script = _ENTER_SCRIPT
     image_tools = (base.ImageTool("import", ("enroot", "import", "--output"), _SCRATCH, _uri_of),)
 
     def is_file(self, image: str) -> bool:
         """Return whether pyxis takes the image for the path of a file."""
         return image.startswith(("/", ".", "${"))
 
-    unset: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
+    values_in_other_jobs: ClassVar[Mapping[str, Any]] = {"pyxis": False, "gives_cuda": False, "caches": ()}
 
     def variables(
         self, job: base.RuntimeJob, folder_variable: str, exported: Sequence[str]
     ) -> dict[str, Any]:
-        """Return the template's variables.
+        """Return the runtime's variables of templates.
 
-        With `gives_cuda`, the script asks the hook for the parts of the driver that CUDA needs, if the image
-        does not. `caches` are variables of the submitting shell that the script unsets.
+        With `gives_cuda`, the script asks the hook for the parts of the driver that CUDA needs, unless the
+        image asks for them. `caches` are the variables of the submitting shell that the script unsets.
         """
         image = job.software.get("image") or ""
         gives_cuda = self._needs_hook(job) and self.is_file(image) and CAPABILITIES not in job.env
@@ -110,11 +114,11 @@ class EnrootRuntime(base.ContainerRuntime):
         return {"pyxis": True, "gives_cuda": gives_cuda, "caches": caches}
 
     def setup_commands(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the call of the function with all mounts."""
+        """Yield the call of the function, whose arguments are all mounts."""
         yield " \\\n        ".join(quoting.packed([self.function, *(f'"{mount}"' for mount in mounted)]))
 
     def _needs_hook(self, job: base.RuntimeJob) -> bool:
-        """Return whether the job uses GPUs that need the hook; GPUs of AMD are plain devices in /dev."""
+        """Return whether the job's GPUs need the hook; those of AMD do not, as they are devices in /dev."""
         return job.mode.uses_gpus and job.gpu_vendor == "nvidia"
 
     def exports(self, job: base.RuntimeJob) -> dict[str, str]:
@@ -126,15 +130,15 @@ class EnrootRuntime(base.ContainerRuntime):
             exports[CAPABILITIES] = "compute,utility"  # the variables of an image in a registry are not known
         return exports
 
-    def own_exports(self, job: base.RuntimeJob) -> tuple[str, ...]:
-        """Return the variable that lets Enroot replace a container left on the node by an earlier start."""
+    def exports_for_program(self, job: base.RuntimeJob) -> tuple[str, ...]:
+        """Return the variable with which Enroot replaces a container that an earlier start has left."""
         return ("ENROOT_FORCE_OVERRIDE=yes",)
 
     def computed_words(self, job: base.RuntimeJob) -> dict[str, str]:
-        """Return the variable of the hook for a job that asks for no GPUs.
+        """Return the variable that gives GPUs to the container of a job that does not request GPUs.
 
-        The command line of sbatch may still give GPUs to the job, which Slurm then names in
-        CUDA_VISIBLE_DEVICES.
+        An option on the command line of sbatch may request them. Slurm then sets CUDA_VISIBLE_DEVICES in the
+        job, and the variable becomes "all".
         """
         may_get_gpus = job.mode.uses_gpus and not (job.gpus_per_node or job.shards)
         sets_variable = may_get_gpus and job.gpu_vendor != "amd" and VISIBLE_GPUS not in job.env
@@ -143,21 +147,22 @@ class EnrootRuntime(base.ContainerRuntime):
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield the options that pyxis adds to srun."""
         folder = job.facts.workdir
-        workdir = quoting.path(base.absolute(folder, "PWD")) if folder else '"$PWD"'  # as a word of bash
+        workdir = quoting.path(base.path_in_bash(folder, "PWD")) if folder else '"$PWD"'  # as a word of bash
         option = "" if folder == WORKDIR_OF_IMAGE else f" --container-workdir={workdir}"
         yield f'--container-image="$IMAGE"{option} --no-container-mount-home'
-        names = exported if folder else (*exported, "PWD")  # without PWD it would start in the image's folder
+        # Without PWD, the trainer would start in the folder that the image names.
+        names = exported if folder else (*exported, "PWD")
         yield f'--container-env="{",".join(names)}"'
         pairs = ",".join(path if ":" in path else f"{path}:{path}" for path in mounted)
         yield f'--container-mounts="{pairs}"'
 
     def environment_changes(self, job: base.RuntimeJob) -> list[str]:
-        """Return a HOME that can be written, for caches: the image's own home can't."""
+        """Return the assignment of a HOME that programs can write into; the image's home is read-only."""
         has_home = "HOME" in job.env or "${HOME}" in (job.software.get("binds") or ())
         return [f'HOME="{"$HOME" if has_home else "$RUN_DIR"}"']
 
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
-        """Yield a fault for an image file that pyxis treats as a registry address, or that is Apptainer's."""
+        """Yield a fault for a file of Apptainer, and for a file that pyxis takes for a registry address."""
         image = job.software.get("image") or ""
         if image.endswith((".sif", ".def")):
             what = f"'{image}' is a file of Apptainer, not of Enroot"
@@ -167,13 +172,13 @@ class EnrootRuntime(base.ContainerRuntime):
             what = f"pyxis takes '{image}' for the address of a registry, not for a file"
             yield base.KeyFault("image", what, f"write ./{image}, or the absolute path")
 
-    def unmountable(self, path: str) -> str:
+    def why_unmountable(self, path: str) -> str:
         """Return why pyxis can't mount a path; "" if it can."""
         special = _BASH_CHARACTERS.search(path)
         return f"pyxis writes it into a bash script, where {special[0]} is special" if special else ""
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return image, mounts and working folder of an old script's options of srun."""
+        """Return the image, mounts and working folder of an old script's srun, as keys of `Facts`."""
         keys: dict[str, Any] = {}
         for option in tool.uses:
             if option.name == "container-image":

@@ -1,4 +1,6 @@
-"""Runtime podman-hpc: an image in the shared store that `podman-hpc pull` or `podman-hpc migrate` fills.
+"""Runtime podman-hpc: a container of podman-hpc, the program of NERSC.
+
+Its images are in a store that all nodes share. `podman-hpc pull` and `podman-hpc migrate` put them there.
 
 Source: the README and etc/modules.d of NERSC/podman-hpc, and podman-run(1).
 """
@@ -11,11 +13,12 @@ from sbatchgen.base.keys import described, record
 from sbatchgen.base.units import Argument, ShellPath, Text
 from sbatchgen.jobs.runtimes import base
 
-# Patterns of variables that a container gets from the host, because ranks read Slurm's variables.
+# Patterns of the variables that a container gets from the host. The ranks read Slurm's variables.
 _FROM_HOST = ("'SLURM_*'", "'SBATCHGEN_*'")
-# Options of old scripts that need no key, because `command` writes them in each job.
+# Options of old scripts that `adopt` drops, because `PodmanHpcRuntime.command` writes them into each script.
 _WRITTEN_OPTIONS = frozenset(("rm", "ipc", "network", "net"))
-_MODULE_FLAGS = frozenset(("gpu", "nccl", "cuda-mpi", "mpich"))  # modules that NERSC has for GPUs and network
+# The flags of podman-hpc's modules at NERSC, which give a container GPUs and the fast network.
+_MODULE_FLAGS = frozenset(("gpu", "nccl", "cuda-mpi", "mpich"))
 
 
 @record
@@ -36,7 +39,7 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     name = "podman-hpc"
     title = "Podman-HPC."
     Facts = PodmanHpc
-    only_names_images = True
+    has_only_named_images = True
     keys = base.container_keys("mounts")
     requires = base.Requirement("image", "an image", "--image NAME")
     function = "check_podman"
@@ -46,19 +49,22 @@ class PodmanHpcRuntime(base.ContainerRuntime):
     removes_slowly = True
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-        """Yield `podman-hpc run`. Ranks meet on the host's network, and use the host's shared memory."""
+        """Yield `podman-hpc run` with the host's network and shared memory, which the ranks use."""
         flags = [quoting.word(flag) for flag in job.facts.gpu_flags] if job.mode.uses_gpus else []
         flags += [quoting.value(flag) for flag in job.facts.flags]
-        mask = base.MASKS[job.gpu_vendor][0]
+        gpu_variable = base.GPU_VARIABLES[job.gpu_vendor][0]
         yield " ".join(["podman-hpc run --rm", *flags, '--network=host --ipc=host --workdir="$PWD"'])
         pairs = (path if ":" in path else f"{path}:{path}" for path in mounted)
         yield from quoting.packed(f'--volume="{pair}"' for pair in pairs)
-        yield from quoting.packed(f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, mask, *exported)))
-        # podman-hpc removes the first -- of its command line. Without this one, it would remove torchrun's.
+        yield from quoting.packed(
+            f"--env={name}" for name in dict.fromkeys((*_FROM_HOST, gpu_variable, *exported))
+        )
+        # podman-hpc removes the first "--" of its command line. Without the "--" here, it would remove that
+        # of torchrun.
         yield '-- "$IMAGE"'
 
     def adopt(self, draft: base.ScriptDraft, launch: base.ScriptLaunch, tool: base.Tool) -> dict[str, Any]:
-        """Return image, mounts and flags of an old script's `podman-hpc run`."""
+        """Return the image, mounts and flags of an old script's `podman-hpc run`, as keys of `Facts`."""
         keys: dict[str, Any] = {"mounts": [], "gpu_flags": []}
         image = tool.operands[0].value if tool.operands else None
         if image is None:

@@ -1,4 +1,4 @@
-"""Runtime prefix: words before the program, such as a site's own wrapper of a container or environment.
+"""Runtime prefix: a command before the program, such as a site's own wrapper that starts a container.
 
 `adopt` chooses it for a script that has unknown words before its Python.
 """
@@ -13,7 +13,7 @@ from sbatchgen.jobs.runtimes.base import Key, KeyFault, Requirement, Runtime, Ru
 
 @record
 class Prefix:
-    """A command that starts the program after it."""
+    """A command that starts the program which its last arguments name."""
 
     command: tuple[Text, ...] = described("The words, as [site-python-wrapper, --gpu].", ())
 
@@ -22,7 +22,7 @@ COMMAND = job_key("Word before the program, after those of the profile.", metava
 
 
 class PrefixRuntime(Runtime):
-    """Words of a command, in the profile or the job, that start the job's Python."""
+    """A command, in the profile or the job, that starts the job's Python."""
 
     name = "prefix"
     title = "Words before the program."
@@ -33,7 +33,7 @@ class PrefixRuntime(Runtime):
     may_use_modules = True
 
     def setup_commands(self, job: RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
-        """Yield the call of the function that checks the prefix's program."""
+        """Yield the call of the function that checks whether the command exists."""
         yield f"{self.function} {quoting.words(_words(job)[:1])}"
 
     def command(self, job: RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:

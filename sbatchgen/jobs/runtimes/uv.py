@@ -35,13 +35,13 @@ class UvRuntime(base.Runtime):
 
     def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the project's folder."""
-        yield f"UV_PROJECT={path(base.absolute(job.software.get('uv_project') or '', folder_variable))}"
+        yield f"UV_PROJECT={path(base.path_in_bash(job.software.get('uv_project') or '', folder_variable))}"
 
     def command(self, job: base.RuntimeJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
         """Yield `uv run` with options that keep it from changing the environment and uv.lock."""
         yield 'uv run --offline --no-sync --project "$UV_PROJECT" --'
 
-    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+    def missing_files(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
         """Yield a fault for a project that does not exist, or has no environment."""
         path = job.software.get("uv_project")
         project = find_local(path) if path else None

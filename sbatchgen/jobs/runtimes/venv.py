@@ -1,4 +1,4 @@
-"""Runtime venv: a virtual environment, activated by two variables or by its bin/activate."""
+"""Runtime venv: a virtual environment, which two variables or its bin/activate activate."""
 
 from collections.abc import Iterator, Sequence
 
@@ -31,19 +31,19 @@ class VenvRuntime(base.Runtime):
     def assignments(self, job: base.RuntimeJob, folder_variable: str) -> Iterator[str]:
         """Yield the assignment of the environment's folder."""
         name = "VENV" if job.facts.activate else "VIRTUAL_ENV"
-        yield f"{name}={path(base.absolute(job.software.get('venv') or '', folder_variable))}"
+        yield f"{name}={path(base.path_in_bash(job.software.get('venv') or '', folder_variable))}"
 
     def setup_commands(self, job: base.RuntimeJob, mounted: Sequence[str]) -> Iterator[str]:
         """Yield the call of the function that sets the two variables, or that sources bin/activate."""
         yield "source_activate" if job.facts.activate else self.function
 
-    def missing(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
+    def missing_files(self, job: base.RuntimeJob, find_local: base.FindLocal) -> Iterator[base.KeyFault]:
         """Yield a fault for an environment that does not exist, although the folder around it exists."""
         if path := job.software.get("venv"):
             fix = f"python3 -m venv {word(str(find_local(path)))}, or name another"
             yield from base.path_faults("venv", path, find_local, "virtual environment", fix)
 
-    def activation(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
+    def facts_of_command(self, command: base.Command, draft: base.ScriptDraft) -> dict[str, str] | None:
         """Return the path of the environment for `source PATH/bin/activate`; None for other commands."""
         file, arguments = base.sourced_file(command, draft)
         path = file.removesuffix("/bin/activate")

@@ -1,7 +1,8 @@
-"""The facts of any job in Slurm, also of jobs that sbatchgen did not submit, and of other users' jobs.
+"""Finds jobs by their ids, also jobs that sbatchgen did not submit and jobs of other users.
 
-The states come from squeue, and the files from scontrol(1), because only scontrol fills in the patterns in
-the names of logs. If the controller has forgotten a job, sacct(1) may know its folder and command.
+squeue tells the states of the jobs. scontrol(1) tells their files, because only scontrol replaces patterns
+such as %j in the names of logs. If the controller has forgotten a job, sacct(1) may know its folder and its
+command.
 """
 
 import re
@@ -11,10 +12,10 @@ from datetime import datetime
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.slurm.accounting import any_accounting
+from sbatchgen.jobs.slurm.accounting import sacct_jobs_of_anyone
 from sbatchgen.jobs.slurm.client import answer_if_any, query
-from sbatchgen.jobs.slurm.fields import text, time
-from sbatchgen.jobs.slurm.queue import SlurmJob, queue
+from sbatchgen.jobs.slurm.fields import read_text, read_time
+from sbatchgen.jobs.slurm.queue import SlurmJob, squeue_jobs
 
 # A line of scontrol's output with a path or a text, such as "   WorkDir=/home/me/training".
 _FIELD = re.compile(r"^ *(UserId|SubmitTime|Command|SubmitLine|WorkDir|StdErr|StdOut)=(.*)$")
@@ -27,27 +28,29 @@ JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
 class AnyJob:
     """A job or a task of an array, with its files; "" for unknown values."""
 
-    row: SlurmJob
-    user: str = ""  # its owner
+    row: SlurmJob  # the job as squeue or sacct prints it
+    user: str = ""  # the name of its owner
     name: str = ""
     folder: str = ""  # the folder in which it runs, by default the folder of submission
-    command: str = ""  # its script, before 24.05 with the script's arguments
+    command: str = ""  # the path of its script, before Slurm 24.05 with the script's arguments
     line: str = ""  # the command line of its submission
-    log: str = ""  # the file of its output, with % doubled as in patterns; "" if only sacct knows the job
-    errors: str = ""  # the file of its stderr in the same form; "" if stderr is in the log
-    memory: str = ""  # the memory that it asked for on each node, such as "500M"
+    # The path of its output, with each "%" doubled as in the value of --output; "" if only sacct knows the
+    # job
+    log: str = ""
+    errors: str = ""  # the path of its stderr in the same form; "" if stderr is in the log
+    memory: str = ""  # the requested memory on each node, such as "500M"
     submitted: datetime | None = None
 
 
 def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
-    """Return the jobs with these ids that the controller or the database knows; of an array, all tasks.
+    """Return the jobs with these ids that the controller or the database knows; of an array, all its tasks.
 
-    Raises SlurmError if Slurm's commands are not here, or if the controller does not answer.
+    Raises SlurmError if Slurm's commands are not installed here, or if the controller does not answer.
     """
-    rows = queue(environment, ids)
-    fields = _fields_of_jobs([*{str(row.job) for row in rows}], environment)
-    jobs = [_job(row, fields.get(row.id, {})) for row in rows]
-    found_ids = {str(row.job) for row in rows}
+    rows = squeue_jobs(environment, ids)
+    found_ids = {str(row.base_id) for row in rows}
+    fields = _fields_of_jobs([*found_ids], environment)
+    jobs = [_any_job(row, fields.get(row.id, {})) for row in rows]
     jobs += _jobs_in_database([id_ for id_ in ids if id_ not in found_ids], environment)
     if any(job.row.state.name == "CANCELLED" for job in jobs):
         jobs = [*_with_cancelling_users(jobs, environment)]
@@ -55,31 +58,37 @@ def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]
 
 
 def my_jobs(environment: Mapping[str, str]) -> list[AnyJob]:
-    """Return the jobs of the user that the controller knows, the oldest first; raises SlurmError."""
-    rows = queue(environment)
-    fields = _fields_of_jobs([*dict.fromkeys(str(row.job) for row in rows)], environment)
-    return [_job(row, fields.get(row.id, {})) for row in rows]
+    """Return the jobs of the user that the controller knows, the oldest first.
+
+    Raises SlurmError like `any_jobs`.
+    """
+    rows = squeue_jobs(environment)
+    fields = _fields_of_jobs([*dict.fromkeys(str(row.base_id) for row in rows)], environment)
+    return [_any_job(row, fields.get(row.id, {})) for row in rows]
 
 
 def script_of(job: str, environment: Mapping[str, str]) -> str:
-    """Return the script of a user's job that the controller knows; "" for any other job."""
+    """Return the script of a job of this user that the controller knows; "" for any other job."""
     return answer_if_any(["scontrol", "write", "batch_script", job, "-"], environment) or ""
 
 
 def _fields_of_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the fields that scontrol shows of these jobs, for each job by the id that squeue prints."""
+    """Return the fields that scontrol prints for each job; the key is the job's id as squeue prints it.
+
+    The result may also have other jobs, because scontrol prints either one job or all jobs.
+    """
     if not ids:
         return {}
-    only_id = [ids[0]] if len(ids) == 1 else []  # scontrol can show one job, or all jobs
+    only_id = [ids[0]] if len(ids) == 1 else []
     output = query(["scontrol", "--all", "show", "job", *only_id], environment)
     return dict(_fields_by_id(output.out))
 
 
 def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield the id of each job as squeue prints it, and the job's fields in the output of scontrol.
+    """Yield the id of each job as squeue prints it, and the fields of the job in the output of scontrol.
 
-    A job's name may look like fields, even with line breaks. The name precedes the real fields, so the last
-    field of each name counts.
+    Users choose the names of jobs, and a name may contain line breaks and texts that look like fields. The
+    real fields follow the name, so the last field with a name counts.
     """
     for block in re.split(r"^(?=JobId=)", printed, flags=re.MULTILINE):
         first_line = block.partition("\n")[0]
@@ -96,14 +105,14 @@ def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
         fields = {"JobName": first_line.partition("JobName=")[2]}
         for line in block.split("\n")[1:]:
             if match := _FIELD.match(line):
-                fields[match[1]] = text(match[2])
+                fields[match[1]] = read_text(match[2])
         if memory := _MEMORY.search(block):
             fields["memory"] = memory[1]
         if id_:
             yield id_, fields
 
 
-def _job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
+def _any_job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
     """Return a job from its row of squeue and its fields of scontrol."""
     log, errors = fields.get("StdOut", ""), fields.get("StdErr", "")
     return AnyJob(
@@ -116,30 +125,30 @@ def _job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
         log=log.replace("%", "%%"),
         errors=errors.replace("%", "%%") if errors != log else "",
         memory=fields.get("memory", ""),
-        submitted=time(fields.get("SubmitTime", "").partition(" ")[0]),
+        submitted=read_time(fields.get("SubmitTime", "").partition(" ")[0]),
     )
 
 
 def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
-    """Return the jobs that the database still knows."""
+    """Return the jobs with these ids that the database knows; no jobs if no database answers."""
     return [
         AnyJob(
             row=row,
             user=fields["user"],
             name=fields["name"],
-            folder=text(fields["folder"]),
-            line=text(fields.get("submitted", "")),
-            submitted=time(fields["submit_time"]),
+            folder=read_text(fields["folder"]),
+            line=read_text(fields.get("submitted", "")),
+            submitted=read_time(fields["submit_time"]),
         )
-        for row, fields in any_accounting(ids, environment) or ()
+        for row, fields in sacct_jobs_of_anyone(ids, environment) or ()
     ]
 
 
 def _with_cancelling_users(jobs: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
-    """Yield the jobs; for cancelled jobs, add the user who cancelled them, as the database says."""
-    ids = [str(job.row.job) for job in jobs if job.row.state.name == "CANCELLED"]
+    """Yield the jobs; cancelled jobs get the user who cancelled them, whom only the database knows."""
+    ids = [str(job.row.base_id) for job in jobs if job.row.state.name == "CANCELLED"]
     try:
-        answers = any_accounting([*dict.fromkeys(ids)], environment) or ()
+        answers = sacct_jobs_of_anyone([*dict.fromkeys(ids)], environment) or ()
     except SlurmError:
         answers = ()
     users = {row.id: row.cancelled_by for row, _ in answers}

@@ -1,4 +1,7 @@
-"""The settings of a live cluster from `scontrol show config`, and a reader for other records of scontrol."""
+"""Asks scontrol(1) for the settings, licences and topology of a live cluster.
+
+`from_key` and `record_of` make records of its nodes, partitions and reservations, for `node` and `partition`.
+"""
 
 import re
 from collections.abc import Callable, Mapping
@@ -7,26 +10,26 @@ from typing import Any, TypeVar
 
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.client import answer_if_any, cluster_option
-from sbatchgen.jobs.slurm.fields import limit, text
+from sbatchgen.jobs.slurm.fields import read_limit, read_text
 
 Record = TypeVar("Record")
-_LICENSE = re.compile(
-    r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE
-)  # "LicenseName=ansys Total=4"
-# A leaf switch: "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-16]".
+# A licence: "LicenseName=ansys Total=4"
+_LICENSE = re.compile(r"^LicenseName=(\S+) +Total=([0-9]{1,9})\b", re.MULTILINE)
+# A switch of the lowest level, to which nodes are connected: "SwitchName=s1 Level=0 LinkSpeed=1
+# Nodes=n[1-16]"
 _LEAF_SWITCH = re.compile(r"^SwitchName=\S+ Level=0 .*?\bNodes=(\S+)", re.MULTILINE)
 _SETTING = re.compile(r"^(\w+)\s*= (.*?)\s*$", re.MULTILINE)  # "ClusterName             = msu"
 
 
 def config(environment: Mapping[str, str], cluster: str = "") -> dict[str, str]:
-    """Return the settings of slurm.conf by their names; nothing if the controller does not answer."""
+    """Return the settings of slurm.conf by their names; {} if the controller does not answer."""
     shown = answer_if_any(["scontrol", *cluster_option(cluster), "show", "config"], environment)
     return settings_in(shown or "")
 
 
 def settings_in(printed: str) -> dict[str, str]:
-    """Return the settings in the output of scontrol by their names; "" for a setting that is not set."""
-    return {name: text(value) for name, value in _SETTING.findall(printed)}
+    """Return the settings in the output of `scontrol show config`; "" for a setting without a value."""
+    return {name: read_text(value) for name, value in _SETTING.findall(printed)}
 
 
 def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
@@ -36,10 +39,10 @@ def licenses(environment: Mapping[str, str]) -> dict[str, int] | None:
 
 
 def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the kind of topology and the nodes of its largest leaf switch, by the keys of profiles.
+    """Return the profile keys `topology`, the kind, and `switch_nodes`, the nodes of the largest leaf switch.
 
-    Return nothing if the kind is not known. TopologyPlugin may be "flat" although topology.yaml has another
-    kind, so the output of `scontrol show topology` counts first.
+    Return {} if the kind is not known. The output of `scontrol show topology` counts before the setting
+    TopologyPlugin, which may be "flat" although topology.yaml has another kind.
     """
     shown = answer_if_any(["scontrol", "-o", "show", "topology"], environment)
     if shown is None:
@@ -53,19 +56,22 @@ def topology(settings: Mapping[str, str], environment: Mapping[str, str]) -> dic
 
 
 def array_limits(settings: Mapping[str, str]) -> dict[str, int]:
-    """Return the limits of arrays that the cluster sets, by the keys of profiles."""
+    """Return the cluster's limits of job arrays by the keys of profiles, such as `max_array_size`."""
     tasks = re.search(r"\bmax_array_tasks=([0-9]+)", settings.get("SchedulerParameters", ""))
     size = settings.get("MaxArraySize", "")
     limits = {"max_array_size": size, "max_array_tasks": tasks[1] if tasks else ""}
-    return {key: number for key, value in limits.items() if (number := limit(value)) is not None}
+    return {key: number for key, value in limits.items() if (number := read_limit(value)) is not None}
 
 
 def from_key(key: str, read: Callable[[str], Any] = str) -> Any:
-    """Return a field of a record, whose value scontrol prints as `key`; `read` converts the value."""
+    """Return a dataclass field whose value scontrol prints after `key`; `read` converts the printed text."""
     return field(metadata={"key": key, "read": read})
 
 
 def record_of(kind: type[Record], values: Mapping[str, str]) -> Record:
-    """Return a record of this `kind`, whose fields `from_key` has made; `values` are by scontrol's keys."""
+    """Return a record of the class `kind`, whose fields `from_key` has made.
+
+    `values` has the texts that scontrol has printed, by its keys.
+    """
     metadata = {field_.name: field_.metadata for field_ in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: facts["read"](values[facts["key"]]) for name, facts in metadata.items()})
+    return kind(**{name: source["read"](values[source["key"]]) for name, source in metadata.items()})

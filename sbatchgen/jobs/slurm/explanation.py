@@ -1,7 +1,7 @@
-"""Reads tables in YAML whose entries explain texts of Slurm or of logs in plain words, with a fix.
+"""Reads the tables that explain texts of Slurm and of logs in plain words, each with a fix.
 
-The tables are reasons.yaml and refusals.yaml in this folder, and runs/failures.yaml. states.yaml has names of
-states in place of texts, and no fixes.
+The tables are reasons.yaml and refusals.yaml in this folder, and runs/failures.yaml. states.yaml is also read
+here, but it only has plain words for the names of states.
 """
 
 import functools
@@ -18,13 +18,14 @@ Table = TypeVar("Table")
 
 @frozen(kw_only=True)
 class Explanation:
-    """An entry of a table.
+    """The explanation in an entry of a table.
 
-    Its texts have slots: {0} for the first group of the pattern, and slots with names such as {run}.
+    Its two texts may have slots. {0} stands for the first group of the entry's regular expression, and a name
+    such as {run} for a value that the caller knows.
     """
 
     means: str  # the meaning in plain words
-    fix: str  # what to do
+    fix: str  # what the user can do
 
 
 @frozen(kw_only=True)
@@ -38,13 +39,16 @@ Entry = TypeVar("Entry", bound=TextExplanation)
 
 
 class Texts(Generic[Entry]):
-    """The entries of a table; the first entry that matches a text explains it."""
+    """The entries of a table, which are searched for the text that Slurm has printed."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.patterns = tuple((re.compile(entry.text), entry) for entry in entries)
 
     def find(self, text: str) -> tuple[Entry, Sequence[str]] | None:
-        """Return the entry for a whole text, and the groups of its pattern; None if no entry matches."""
+        """Return the first entry that matches the whole text, and the words that its groups have matched.
+
+        Return None if no entry matches.
+        """
         for pattern, entry in self.patterns:
             if match := pattern.fullmatch(text):
                 return entry, match.groups("")
@@ -52,17 +56,20 @@ class Texts(Generic[Entry]):
 
 
 def read_table(file: Path, kind: type[Table]) -> Table:
-    """Return a table from its YAML file, as the record `kind`; each file is read once."""
-    hashable: Any = kind  # for mypy, which takes no class of a type variable for hashable
-    table: Table = _read(file, hashable)
+    """Return the table in a YAML file as a record of the class `kind`; each file is read only once."""
+    hashable: Any = kind  # mypy does not know that a class is hashable if its type is a type variable
+    table: Table = _read_once(file, hashable)
     return table
 
 
 @functools.cache
-def _read(file: Path, kind: Any) -> Any:
+def _read_once(file: Path, kind: Any) -> Any:
     return read_document(file, kind).value
 
 
-def filled(explanation: Explanation, words: Sequence[str], **slots: object) -> tuple[str, str]:
-    """Return the meaning and the fix of an entry, with their slots filled in."""
+def filled_texts(explanation: Explanation, words: Sequence[str], **slots: object) -> tuple[str, str]:
+    """Return the meaning and the fix of an explanation, with their slots filled in.
+
+    `words` fill the slots with numbers, and `slots` the slots with names.
+    """
     return explanation.means.format(*words, **slots), explanation.fix.format(*words, **slots)

@@ -1,6 +1,7 @@
-"""Explains the refusals of sbatch: the meaning, the options that may be at fault, and the fix.
+"""Explains why sbatch refuses a job: what its message means, which options may be at fault, and the fix.
 
-A text that refusals.yaml does not have is shown unchanged, because a site's own plugin may print any text.
+The explanations are in refusals.yaml. Other messages are shown unchanged, because the plugin of a site may
+print any text.
 """
 
 import functools
@@ -12,7 +13,7 @@ from sbatchgen.base.errors import Problem
 from sbatchgen.base.frozen import frozen
 from sbatchgen.check.sbatch.reader import Script
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
-from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled, read_table
+from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled_texts, read_table
 
 
 @frozen()
@@ -21,7 +22,7 @@ class OptionSource:
 
     option: str  # the long name, without dashes
     value: str
-    at: str = ""  # the place; "" if it is not known
+    at: str = ""  # the place, such as "job.yaml:4"; "" if it is not known
 
     def __str__(self) -> str:
         text = f"--{self.option}={self.value}" if self.value else f"--{self.option}"
@@ -30,16 +31,16 @@ class OptionSource:
 
 @frozen(kw_only=True)
 class Refusal:
-    """A refusal of a job by Slurm."""
+    """A message with which Slurm refuses a job, and its explanation."""
 
-    says: str  # the text of Slurm
-    means: str = ""  # the explanation; "" if refusals.yaml does not have the text
+    says: str  # the message of Slurm
+    means: str = ""  # the explanation; "" if refusals.yaml does not have the message
     options: tuple[OptionSource, ...] = ()  # the options of the job that may be at fault
-    fix: str = ""  # what to do; "" if refusals.yaml does not have the text
+    fix: str = ""  # what the user can do; "" if refusals.yaml does not have the message
 
     @property
     def problem(self) -> Problem:
-        """The refusal as an error."""
+        """The refusal as a problem that is shown to the user."""
         what = f"{self.means}\n  Slurm said: {self.says}" if self.means else self.says
         return Problem(what, ", ".join(map(str, self.options)), self.fix)
 
@@ -49,19 +50,22 @@ class Answer:
     """The answer of `sbatch --test-only`."""
 
     accepted: bool  # whether Slurm would accept the job
-    says: str  # the text of Slurm
-    warnings: tuple[str, ...] = ()  # the warnings of sbatch
-    start: str = ""  # when the job would start, as Slurm prints it, if all running jobs used up their time
-    nodes: str = ""  # the nodes where the job would start
+    says: str  # all that sbatch has printed
+    warnings: tuple[str, ...] = ()  # the warnings of sbatch about an accepted job
+    # When the job would start, as Slurm prints it, if each running job ran until its time limit
+    start: str = ""
+    nodes: str = ""  # the nodes on which the job would start: "n[1-2]"
     refusals: tuple[Refusal, ...] = ()  # why Slurm would refuse the job
 
 
 @frozen(kw_only=True)
 class RefusalText(TextExplanation):
-    """A text of Slurm with its explanation in refusals.yaml."""
+    """An entry of refusals.yaml: a message of Slurm and its explanation."""
 
-    options: str = ""  # the options that may be at fault, or names of groups of options
-    general: bool = False  # whether it says so little that it is hidden beside other explained texts
+    options: str = ""  # the long names of options that may be at fault, and names of groups such as GPUS
+    # Whether the message says little. If Slurm also prints another message that is explained, only the other
+    # message is shown.
+    general: bool = False
 
 
 @frozen(kw_only=True)
@@ -73,8 +77,8 @@ class RefusalTexts:
 
 
 @functools.cache
-def texts() -> Texts[RefusalText]:
-    """Return the texts of refusals.yaml."""
+def known_texts() -> Texts[RefusalText]:
+    """Return the entries of refusals.yaml."""
     return Texts(_table().texts)
 
 
@@ -83,14 +87,15 @@ def _table() -> RefusalTexts:
 
 
 def options_at_fault(entry: RefusalText) -> list[str]:
-    """Return the long names of the options that may be at fault, with groups replaced by their members."""
+    """Return the long names of the options that an entry blames, with each group replaced by its options."""
     names = entry.options
-    for group, members in [*_table().groups.items()][::-1]:  # a group may hold groups before it
+    # The last group comes first, because a group may contain groups that are written before it.
+    for group, members in reversed([*_table().groups.items()]):
         names = names.replace(group, members)
     return names.split()
 
 
-# The facts that Slurm 22.05 does not check for `--test-only`, as trials showed.
+# What Slurm 22.05 does not check for `sbatch --test-only`, as tests with it have shown.
 UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
@@ -102,11 +107,12 @@ _BEFORE_MESSAGE = re.compile(
     r"(?:sbatch: )?(?:error: |fatal: )?(?:Batch job submission failed: |allocation failure: )?"
     r"(?:\S+: line \d+: )?"
 )
-# Lines of sbatch that only explain the line before.
+# Lines of sbatch that only explain the line before them: "Try "sbatch --help" for more information".
 _ADDITIONS = re.compile(
     r"Try \"sbatch --help\"|sbatch: (?:error: )?(?:line must start with|For instance|instead of)"
 )
-# The answer of `sbatch --test-only` for a job that Slurm would accept.
+# The answer of `sbatch --test-only` for a job that Slurm would accept:
+#     sbatch: Job 4711 to start at 2026-01-31T12:00:00 using 8 processors on nodes n[1-2] in partition gpu
 _STARTS = re.compile(
     r"Job \d+ to start at (?P<start>\S+)(?: \S+)? using \d+ processors on nodes (?P<nodes>\S+)"
 )
@@ -119,7 +125,10 @@ def options_of_job(resolved: ResolvedJob) -> dict[str, OptionSource]:
 
 
 def options_of_script(script: Script, file: str) -> dict[str, OptionSource]:
-    """Return the options of a script by their long names, also options that sbatch does not know."""
+    """Return the options of a script by their long names, with their places in the file.
+
+    Options that sbatch does not know are included, because sbatch may refuse them.
+    """
     options: dict[str, OptionSource] = {}
     for word in (word for directive in script.directives for word in directive.words):
         name, _, value = word.text.removeprefix("--").partition("=")
@@ -132,16 +141,18 @@ def options_of_script(script: Script, file: str) -> dict[str, OptionSource]:
 
 
 def refusals(exit_status: int, stderr: str, options: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return the refusals in the stderr of sbatch, or one with its exit status if stderr has none.
+    """Return the refusals in the stderr of sbatch; if there are none, one refusal with the exit status.
 
     `options` has the options of the job by their long names.
     """
-    explained = [pair for line in stderr.splitlines() if (pair := _explained(line, options))]
+    explained = [pair for line in stderr.splitlines() if (pair := _explained_line(line, options))]
     has_specific = any(refusal.means for refusal, is_general in explained if not is_general)
     shown = [refusal for refusal, is_general in explained if not (is_general and has_specific)]
-    # Each explanation once, with its first refusal: a dict keeps the last value, and the list is reversed.
-    once = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
-    return [*reversed(once.values())] or [Refusal(says=f"sbatch ended with exit status {exit_status}")]
+    # If two messages have the same explanation, only the first is shown. A dict keeps the last value of a
+    # key, so it is filled in reversed order.
+    by_explanation = {refusal.means or refusal.says: refusal for refusal in reversed(shown)}
+    distinct = [*reversed(by_explanation.values())]
+    return distinct or [Refusal(says=f"sbatch ended with exit status {exit_status}")]
 
 
 def read_test_answer(exit_status: int, stderr: str, options: Mapping[str, OptionSource]) -> Answer:
@@ -154,18 +165,19 @@ def read_test_answer(exit_status: int, stderr: str, options: Mapping[str, Option
     return Answer(accepted=False, says=stderr.strip(), refusals=tuple(refusals(exit_status, stderr, options)))
 
 
-def _explained(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
-    """Return the refusal in a line, and whether its text is general; None for a line without a refusal."""
-    text = line[match.end() :] if (match := _BEFORE_MESSAGE.match(line)) else line
-    if not text.strip() or _ADDITIONS.match(line):
+def _explained_line(line: str, options: Mapping[str, OptionSource]) -> tuple[Refusal, bool] | None:
+    """Return the refusal in a line, and whether its message is general; None for a line without a message."""
+    message = line[match.end() :] if (match := _BEFORE_MESSAGE.match(line)) else line
+    if not message.strip() or _ADDITIONS.match(line):
         return None
-    match_of_text = texts().find(text)
-    if match_of_text is None:
-        return Refusal(says=text), False
-    explanation, groups = match_of_text
+    entry_and_groups = known_texts().find(message)
+    if entry_and_groups is None:
+        return Refusal(says=message), False
+    entry, groups = entry_and_groups
     words = [word for word in groups if word]
-    # A name may be "{0}", for the option that Slurm's text names; "" fills slots without a word.
-    names = [name.format(*words, *[""] * 3) for name in options_at_fault(explanation)]
+    # A name may be the slot "{0}", which stands for the option that the message names. The empty texts fill
+    # slots for which the message has no word.
+    names = [name.format(*words, *[""] * 3) for name in options_at_fault(entry)]
     at_fault = tuple(options[name] for name in dict.fromkeys(names) if name in options)
-    means, fix = filled(explanation, words)
-    return Refusal(says=text, means=means, options=at_fault, fix=fix), explanation.general
+    means, fix = filled_texts(entry, words)
+    return Refusal(says=message, means=means, options=at_fault, fix=fix), entry.general

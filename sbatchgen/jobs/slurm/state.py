@@ -1,6 +1,7 @@
-"""The states of jobs and the reasons why they wait, in plain words; unknown names are shown unchanged.
+"""Explains Slurm's states of jobs, and the reasons why jobs wait, in plain words.
 
-Source of the names: "JOB STATE CODES" of squeue(1) and sacct(1), Slurm 20.11 to 26.05.
+The words are in states.yaml and reasons.yaml. They have all names in "JOB STATE CODES" of squeue(1) and
+sacct(1), Slurm 20.11 to 26.05. Other names are shown unchanged.
 """
 
 import functools
@@ -9,8 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled, read_table
+from sbatchgen.jobs.slurm.explanation import TextExplanation, Texts, filled_texts, read_table
 
+# What becomes of a job with a reason: it starts by itself ("starts"), it can't start unless it is changed
+# ("never"), a person must act ("person"), or it has ended ("ended").
 Kind = Literal["starts", "never", "person", "ended"]
 
 
@@ -20,7 +23,7 @@ class State:
 
     name: str  # Slurm's long name, as in `squeue --Format=State`: "PENDING"
     words: str  # the state in plain words
-    ended: bool = False  # whether the job is over: it has no processes, and Slurm does nothing more for it
+    ended: bool = False  # whether the job has no processes any more, and Slurm will not start it again
 
 
 @frozen(kw_only=True)
@@ -38,33 +41,34 @@ def state_texts() -> StateTexts:
 
 
 @functools.cache
-def states() -> dict[str, State]:
+def known_states() -> dict[str, State]:
     """Return the states in states.yaml by their names."""
     live = {name: State(name, words) for name, words in state_texts().live.items()}
     return live | {name: State(name, words, ended=True) for name, words in state_texts().ended.items()}
 
 
-def state(text: str) -> State:
-    """Return the state that a text such as "CANCELLED by 1000" names, also if the name is unknown."""
+def state_named(text: str) -> State:
+    """Return the state that a text such as "CANCELLED by 1000" names.
+
+    The words for an unknown name are the name in lower case.
+    """
     name = text.partition(" ")[0]
-    return states().get(name) or State(name, name.lower().replace("_", " "))
+    return known_states().get(name) or State(name, name.lower().replace("_", " "))
 
 
 @frozen(kw_only=True)
 class Reason:
     """A reason why a job waits, or how it ended."""
 
-    name: str  # Slurm's name of the reason
-    # "starts": the job starts by itself; "never": it can't start unless it is changed; "person": a person
-    # must act; "ended": it has ended; None if not known
-    kind: Kind | None = None
+    name: str  # Slurm's name of the reason, such as "QOSMaxGRESPerUser"
+    kind: Kind | None = None  # None if reasons.yaml does not have the reason
     means: str  # the reason in plain words
-    fix: str = ""  # what to do; "" if nothing is known
+    fix: str = ""  # what the user can do; "" if reasons.yaml does not have the reason
 
 
 @frozen(kw_only=True)
 class ReasonText(TextExplanation):
-    """A reason, as reasons.yaml explains it."""
+    """The explanation of a reason in reasons.yaml."""
 
     kind: Kind
 
@@ -83,8 +87,11 @@ def _table() -> tuple[Mapping[str, str], Texts[ReasonText]]:
     return table.things, Texts(table.texts)
 
 
-def reason(text: str, job: str) -> Reason:
-    """Explain the Reason of a job that waits or did not complete; the fix names the id `job`."""
+def explain_reason(text: str, job: str) -> Reason:
+    """Return the reason that squeue or sacct prints for a job that waits or did not complete.
+
+    `text` is the printed reason, such as "Priority" or "(Priority)". `job` is the id of the job for the fix.
+    """
     name = text.strip()
     if name.startswith("(") and name.endswith(")"):
         name = name[1:-1]
@@ -92,6 +99,6 @@ def reason(text: str, job: str) -> Reason:
     match = texts.find(name)
     if match is None:
         return Reason(name=name, means=name)
-    entry, words = match
-    means, fix = filled(entry, [things.get(word, word) for word in words], job=job)
+    entry, words = match  # a word may be Slurm's name of what a limit counts, such as "GRES"
+    means, fix = filled_texts(entry, [things.get(word, word) for word in words], job=job)
     return Reason(name=name, kind=entry.kind, means=means, fix=fix)

@@ -1,6 +1,6 @@
-"""What Slurm shows at one moment: jobs, nodes, partitions, reservations and settings, each asked for once.
+"""Reads what Slurm shows at one moment: the jobs, nodes, partitions, reservations and settings of a cluster.
 
-The queries run at the same time, so a slow controller delays the answer once, not six times.
+Slurm is asked once for each. The six queries run at the same time, so a slow controller delays only once.
 """
 
 import re
@@ -15,13 +15,22 @@ from sbatchgen.check.sbatch.array import indices
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.config import config
-from sbatchgen.jobs.slurm.fields import count, gpus_of, names, pairs, seconds, text, time
+from sbatchgen.jobs.slurm.fields import (
+    gpus_in_tres,
+    read_count,
+    read_names,
+    read_pairs,
+    read_seconds,
+    read_text,
+    read_time,
+)
 from sbatchgen.jobs.slurm.gpu_nodes import GpuNode, gpu_nodes
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
-from sbatchgen.jobs.slurm.queue import rows, separator
+from sbatchgen.jobs.slurm.queue import new_separator, table_rows
 
-_SQUEUE_FIELDS = {  # the fields of `squeue --Format`, by the keys of the rows that are read
+# Our name of a field -> its name in `squeue --Format`.
+_SQUEUE_FIELDS = {
     "id": "JobArrayID",
     "user": "UserID",
     "name": "Name",
@@ -45,10 +54,10 @@ _GPUS_ON_NODE = re.compile(r"gres[:/]gpu(?::[^:,=]+)?[:=]([0-9]{1,9})")  # "gres
 # A line of sdiag, with the seconds since 1970: "Last cycle when: Tue Dec 01 00:44:24 2026 (1796085864)"
 _LAST_PLAN = re.compile(r"^\s*Last cycle when: .*\(([1-9][0-9]{8,11})\)", re.MULTILINE)
 _SECONDS = re.compile(r"[0-9]{1,9}")  # the number in "300 sec"
-# The reasons of jobs that wait only for nodes. Slurm plans the starts of these jobs only.
+# The reasons of jobs that wait only for nodes. Slurm plans the starts of no other jobs.
 _REASONS_FOR_NODES = ("Priority", "Resources")
-LATE_S = 10.0  # after a slower answer, Slurm is asked nothing more
-# The values of PrivateData with which Slurm hides jobs of others, or nodes
+LATE_S = 10.0  # if the answers took longer, Slurm is asked nothing more
+# The values of PrivateData with which Slurm hides nodes, or the jobs of other users
 _HIDING_VALUES = {"jobs", "nodes", "partitions"}
 
 
@@ -56,20 +65,20 @@ _HIDING_VALUES = {"jobs", "nodes", "partitions"}
 class QueuedJob:
     """A job of any user that runs or waits."""
 
-    id: str
-    user: int
+    id: str  # "4711", or "4711_[0-5%2]" for waiting tasks of an array
+    user: int  # the id of its user
     name: str
-    state: str
-    reason: str
-    start: datetime | None  # its start; if it waits, the start that Slurm plans
-    end: datetime | None  # its end by its time limit; if it waits, the end that Slurm plans
+    state: str  # "PENDING" or "RUNNING" for example
+    reason: str  # why it waits: "Resources"
+    start: datetime | None  # its start; for a waiting job, the start that Slurm plans
+    end: datetime | None  # its end by its time limit; for a waiting job, the end that Slurm plans
     priority: int
     partitions: tuple[str, ...]
     nodes: int  # the number of its nodes
-    node_names: tuple[str, ...]  # the nodes that it has; none if it waits
-    planned_nodes: tuple[str, ...]  # the nodes that Slurm plans for it
-    gpus: int  # its GPUs on all nodes; 0 if Slurm does not show them
-    tasks: int  # how many tasks of an array wait in this row; 1 for other jobs
+    node_names: tuple[str, ...]  # the nodes that it has; empty for a waiting job
+    planned_nodes: tuple[str, ...]  # the nodes on which Slurm plans to start it
+    gpus: int  # its GPUs on all nodes together; 0 if Slurm does not show them
+    tasks: int  # the number of waiting tasks of an array; 1 for other jobs
     qos: str
     limit_s: int | None = None  # its time limit in seconds; None if it has none
     submitted: datetime | None = None
@@ -79,12 +88,12 @@ class QueuedJob:
     @property
     def rank(self) -> tuple[int, int, int]:
         """Its place in the queue, by tier, priority and id. The job with the lowest rank starts first."""
-        number = "".join(filter(str.isdecimal, self.id.partition("_")[0]))
-        return -self.tier, -self.priority, int(number or 0)
+        base_id = "".join(filter(str.isdecimal, self.id.partition("_")[0]))  # "4711" of "4711_[0-5%2]"
+        return -self.tier, -self.priority, int(base_id or 0)
 
     @property
     def waits_for_nodes(self) -> bool:
-        """Whether it waits only for nodes."""
+        """Whether it can start as soon as nodes are free."""
         return self.state == "PENDING" and self.reason in _REASONS_FOR_NODES
 
 
@@ -114,12 +123,12 @@ class ClusterMoment:
 
     @cached_property
     def delay_s(self) -> int:
-        """How many seconds Slurm may take to look at a new job, and the resolution of its plan on top."""
+        """The most seconds until Slurm looks at a new job, plus the resolution of its plan in seconds."""
         return self.scheduler_parameter("bf_interval", 30) + self.scheduler_parameter("bf_resolution", 60)
 
     @cached_property
     def plan_began(self) -> datetime:
-        """When Slurm's newest plan began. Without this time, a plan may be as old as two of its intervals."""
+        """When Slurm began to make its newest plan; if not known, the earliest time that is possible."""
         interval_s = self.scheduler_parameter("bf_interval", 30)
         longest_s = self.scheduler_parameter("bf_max_time", interval_s)
         return self.last_plan or self.now - timedelta(seconds=interval_s + longest_s)
@@ -131,7 +140,7 @@ class ClusterMoment:
 
     @property
     def resume_s(self) -> int:
-        """How many seconds a node may take to be switched on: ResumeTimeout."""
+        """How many seconds it may take to switch on a node: ResumeTimeout in slurm.conf."""
         match = _SECONDS.match(self.settings.get("ResumeTimeout", ""))
         return int(match[0]) if match else 0
 
@@ -145,11 +154,11 @@ class ClusterMoment:
 
 
 def read_moment(environment: Mapping[str, str], *, with_queue: bool = True) -> ClusterMoment:
-    """Return what Slurm shows now; without `with_queue`, it is not asked for jobs and reservations.
+    """Return what Slurm shows now. Without `with_queue`, the moment has no jobs and no reservations.
 
     Raises SlurmError if Slurm does not answer.
     """
-    began, asked = monotonic(), datetime.now().astimezone()
+    began, asked_at = monotonic(), datetime.now().astimezone()
     with ThreadPoolExecutor(
         6, initializer=client.set_answer_limit, initargs=(client.answer_limit_s(),)
     ) as pool:
@@ -158,7 +167,7 @@ def read_moment(environment: Mapping[str, str], *, with_queue: bool = True) -> C
         all_partitions = pool.submit(partitions, environment)
         jobs = pool.submit(_queued_jobs, environment) if with_queue else None
         all_reservations = pool.submit(reservations, environment) if with_queue else None
-        last_plan = pool.submit(_last_plan, environment, asked) if with_queue else None
+        last_plan = pool.submit(_last_plan, environment, asked_at) if with_queue else None
     return ClusterMoment(
         now=datetime.now().astimezone(),
         jobs=_with_tiers(jobs.result(), all_partitions.result()) if jobs else (),
@@ -172,19 +181,22 @@ def read_moment(environment: Mapping[str, str], *, with_queue: bool = True) -> C
     )
 
 
-def _last_plan(environment: Mapping[str, str], asked: datetime) -> datetime | None:
-    """Return when backfill began its newest plan; None if that was after `asked`, or is not known.
+def _last_plan(environment: Mapping[str, str], asked_at: datetime) -> datetime | None:
+    """Return when backfill began its newest plan, as sdiag says; None if this time is not known.
 
-    squeue's LastSchedEval does not tell when a job was planned, because the main scheduler also sets it, even
-    of jobs that it skips because an earlier job of the partition has to wait (job_scheduler.c of Slurm).
+    A plan that began after `asked_at` does not count, because the answer of squeue may be older.
+
+    LastSchedEval in squeue does not tell when backfill has planned a job. The main scheduler also sets it,
+    even for jobs that it skips because an earlier job of the partition has to wait (job_scheduler.c of
+    Slurm).
     """
     match = _LAST_PLAN.search(client.answer_if_any(["sdiag"], environment) or "")
     began = datetime.fromtimestamp(int(match[1])).astimezone() if match else None
-    return began if began and began < asked.replace(microsecond=0) else None
+    return began if began and began < asked_at.replace(microsecond=0) else None
 
 
 def _with_tiers(jobs: Sequence[QueuedJob], partitions: Sequence[SlurmPartition]) -> list[QueuedJob]:
-    """Return the jobs, each with the highest tier of its partitions as its `tier`."""
+    """Return the jobs with their `tier`, which is the highest tier of a job's partitions."""
     tiers = {partition.name: partition.tier for partition in partitions}
     return [
         replace(job, tier=max((tiers.get(name, 1) for name in job.partitions), default=1)) for job in jobs
@@ -193,36 +205,36 @@ def _with_tiers(jobs: Sequence[QueuedJob], partitions: Sequence[SlurmPartition])
 
 def _queued_jobs(environment: Mapping[str, str]) -> list[QueuedJob]:
     """Return all jobs that squeue shows."""
-    delimiter = separator()
-    fields = ",".join(f"{field}:{delimiter}" for field in _SQUEUE_FIELDS.values())
-    printed = client.answer(["squeue", "--all", "--noheader", f"--Format={fields}"], environment)
-    return [*_jobs_in(printed, delimiter)]
+    separator = new_separator()
+    format_ = ",".join(f"{field}:{separator}" for field in _SQUEUE_FIELDS.values())
+    printed = client.answer_text(["squeue", "--all", "--noheader", f"--Format={format_}"], environment)
+    return [*_jobs_in(printed, separator)]
 
 
-def _jobs_in(printed: str, delimiter: str) -> Iterator[QueuedJob]:
+def _jobs_in(printed: str, separator: str) -> Iterator[QueuedJob]:
     """Yield the jobs in the output of squeue."""
-    for row in rows(printed, delimiter, [*_SQUEUE_FIELDS]):
-        node_count = count(row["nodes"].partition("-")[0])  # "2-4": at least 2
-        gpus = gpus_of(pairs(row["tres"].split(",")))
-        per_node = _GPUS_ON_NODE.search(row["per_node"])
+    for row in table_rows(printed, separator, [*_SQUEUE_FIELDS]):
+        node_count = read_count(row["nodes"].partition("-")[0])  # the least number in a range such as "2-4"
+        gpus = gpus_in_tres(read_pairs(row["tres"].split(",")))
+        gpus_per_node = _GPUS_ON_NODE.search(row["per_node"])
         waiting_tasks = row["id"].partition("_")[2].strip("[]").partition("%")[0]  # "0-5" in "4711_[0-5%2]"
         yield QueuedJob(
             id=row["id"],
-            user=count(row["user"]),
+            user=read_count(row["user"]),
             name=row["name"],
             state=row["state"],
             reason=row["reason"],
-            start=time(row["start"]),
-            end=time(row["end"]),
-            priority=count(row["priority"]),
-            partitions=names(row["partition"]),
+            start=read_time(row["start"]),
+            end=read_time(row["end"]),
+            priority=read_count(row["priority"]),
+            partitions=read_names(row["partition"]),
             nodes=node_count,
-            node_names=tuple(hosts(text(row["node_list"]))),
-            planned_nodes=tuple(hosts(text(row["planned"]))),
-            gpus=gpus or (int(per_node[1]) * node_count if per_node else 0),
+            node_names=tuple(hosts(read_text(row["node_list"]))),
+            planned_nodes=tuple(hosts(read_text(row["planned"]))),
+            gpus=gpus or (int(gpus_per_node[1]) * node_count if gpus_per_node else 0),
             tasks=sum(map(len, indices(waiting_tasks) or ())) or 1,
-            qos=text(row["qos"]),
-            limit_s=seconds(row["limit"]),
-            submitted=time(row["submitted"]),
-            last_look=time(row["last_look"]),
+            qos=read_text(row["qos"]),
+            limit_s=read_seconds(row["limit"]),
+            submitted=read_time(row["submitted"]),
+            last_look=read_time(row["last_look"]),
         )

@@ -1,6 +1,7 @@
-"""The room for a job on a live cluster: the nodes on which all resources that it asks for are free now.
+"""Finds the nodes of a live cluster that have room for a job: all resources that the job requests are free.
 
-Only free resources are looked at. Other waiting jobs may start first, and limits of accounts may delay a job.
+Room does not mean that the job starts now. Other waiting jobs may start first, and limits of accounts may
+delay the job.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,8 +12,8 @@ from sbatchgen.base.units import Memory
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.check.sbatch.lists import is_flat, may_match
 from sbatchgen.check.script.resource_request import ResourceRequest
-from sbatchgen.jobs.slurm.fields import limit
-from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, unavailable
+from sbatchgen.jobs.slurm.fields import read_limit
+from sbatchgen.jobs.slurm.gpu_nodes import Gpu, GpuNode, why_unavailable
 from sbatchgen.jobs.slurm.node import SlurmNode
 from sbatchgen.jobs.slurm.partition import SlurmPartition
 
@@ -22,11 +23,11 @@ class Availability:
     """The nodes of a partition on which a job could start now."""
 
     partition: str
-    wanted: int  # how many nodes the job needs
-    nodes: tuple[str, ...]  # the nodes with room for the job
-    lacking: Mapping[str, tuple[str, ...]]  # the other nodes of the partition, by what they lack
-    not_seen: tuple[str, ...]  # options of the job that may delay it and were not looked at
-    starts: bool  # whether there are enough nodes with room
+    wanted: int  # the number of nodes that the job needs
+    nodes: tuple[str, ...]  # the names of the nodes that have room for the job
+    lacking: Mapping[str, tuple[str, ...]]  # what nodes lack, in words -> the names of these nodes
+    not_seen: tuple[str, ...]  # options that may delay the job, and that are not checked here
+    starts: bool  # whether enough nodes have room
 
 
 @frozen(kw_only=True)
@@ -35,7 +36,7 @@ class NodeDemand:
 
     job: ResourceRequest
     partition: SlurmPartition
-    memory: int | None  # MiB; None for all memory of the node, 0 if Slurm does not allocate memory
+    memory: int | None  # in MiB; None for all memory of the node, 0 if Slurm does not allocate memory
     shards_span_gpus: bool  # whether the shards of a job may be on several GPUs
     named_nodes: tuple[str, ...]  # the nodes of --nodelist
 
@@ -47,15 +48,15 @@ def rooms(
     partitions: Sequence[SlurmPartition],
     settings: Mapping[str, str],
 ) -> list[Availability]:
-    """Return the room for a job in each of its partitions, or in the default partition.
+    """Return the room for a job in each partition that it names, or else in the default partition.
 
-    `nodes` and `partitions` are all of the cluster, `gpu_nodes` its nodes with GPUs, and `settings` those of
-    slurm.conf.
+    `nodes`, `gpu_nodes` and `partitions` are those of the whole cluster, and `settings` are from slurm.conf.
     """
-    # A profile may omit the default partition from its scripts (the key `omit`), and give it another name, so
-    # Slurm's default counts for a job without --partition.
-    names = job.partitions if "partition" in job else [known.name for known in partitions if known.default]
-    by_name = {gpu_node.node.name: gpu_node for gpu_node in gpu_nodes}
+    # A script may lack --partition because the profile omits its default partition (the key `omit`). The
+    # profile may use another name for it, so the cluster's own default counts.
+    default_names = [known.name for known in partitions if known.default]
+    names = job.partitions if "partition" in job else default_names
+    gpu_nodes_by_name = {gpu_node.node.name: gpu_node for gpu_node in gpu_nodes}
     parameters = settings.get("SelectTypeParameters", "").upper()
     allocates_memory = "MEMORY" in parameters or "SelectTypeParameters" not in settings
     shards_span_gpus = "MULTIPLE_SHARING_GRES_PJ" in parameters
@@ -64,7 +65,7 @@ def rooms(
     for partition in partitions:
         if partition.name not in names:
             continue
-        memory = _memory(job, partition, settings) if allocates_memory else 0
+        memory = _memory_on_node(job, partition, settings) if allocates_memory else 0
         demand = NodeDemand(
             job=job,
             partition=partition,
@@ -72,25 +73,30 @@ def rooms(
             shards_span_gpus=shards_span_gpus,
             named_nodes=named_nodes,
         )
-        nodes_there = [node for node in nodes if partition.name in node.partitions]
-        available.append(_room(demand, nodes_there, by_name))
+        own_nodes = [node for node in nodes if partition.name in node.partitions]
+        available.append(_room(demand, own_nodes, gpu_nodes_by_name))
     return available
 
 
-def _memory(job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]) -> int | None:
-    """Return the MiB that the job gets on each node, by its options or Slurm's defaults; None for all."""
+def _memory_on_node(
+    job: ResourceRequest, partition: SlurmPartition, settings: Mapping[str, str]
+) -> int | None:
+    """Return the MiB of memory that the job requests on each node, or gets there by Slurm's defaults.
+
+    Return None for all memory of the node.
+    """
     if job.mem_on_node is not None:
         return job.mem_on_node or None
     if partition.mem_per_gpu and job.gpu_count:
         return partition.mem_per_gpu * job.gpu_count
     per_cpu, per_node = partition.mem_per_cpu, partition.mem_per_node
     if not per_cpu and not per_node:
-        per_cpu, per_node = (limit(settings.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
+        per_cpu, per_node = (read_limit(settings.get(name, "")) for name in ("DefMemPerCPU", "DefMemPerNode"))
     return per_cpu * job.cpus_on_node if per_cpu else per_node
 
 
 def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpu_nodes: Mapping[str, GpuNode]) -> Availability:
-    """Return the room on these nodes of a partition; `gpu_nodes` has nodes with GPUs by their names."""
+    """Return the room on these nodes of a partition; `gpu_nodes` has the nodes with GPUs by their names."""
     job, named = demand.job, demand.named_nodes
     wanted = max(job.nodes, len(named))
     excluded = {*hosts(job.options.get("exclude", ""))}
@@ -100,9 +106,11 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpu_nodes: Mapping[str
         if node.name in excluded or (len(named) == wanted and node.name not in named):
             continue
         gpus = gpu_nodes[node.name].gpus if node.name in gpu_nodes else ()
-        first_lack = next(_lacks(demand, node, gpus), "")
-        (lacking.setdefault(first_lack, []) if first_lack else with_room).append(node.name)
-    if not set(named) <= set(with_room):  # the job needs all named nodes, so others don't help
+        if first_lack := next(_lacks(demand, node, gpus), ""):
+            lacking.setdefault(first_lack, []).append(node.name)
+        else:
+            with_room.append(node.name)
+    if not set(named) <= set(with_room):  # the job needs all named nodes, so the room on others is useless
         with_room = [name for name in with_room if name in named]
     features = job.options.get("constraint", "")
     not_seen = [option for option in ("licenses", "switches", "tmp", "begin", "dependency") if option in job]
@@ -118,11 +126,11 @@ def _room(demand: NodeDemand, nodes: Sequence[SlurmNode], gpu_nodes: Mapping[str
 
 
 def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
-    """Yield in words what a node with these GPUs lacks for the job."""
+    """Yield in words each thing that a node with these GPUs lacks for the job."""
     job, state = demand.job, demand.partition.state
     if state != "up":
         yield f"the partition is {state}"
-    why_closed = unavailable(node)
+    why_closed = why_unavailable(node)
     if why_closed and not (why_closed == "reserved" and "reservation" in job):
         yield why_closed
     features = job.options.get("constraint", "")
@@ -133,31 +141,33 @@ def _lacks(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator
         yield "used by other jobs"
     yield from _lacks_gres(demand, node, gpus)
     threads = node.threads_per_core or 1
-    # Slurm allocates whole cores, so the CPUs of a task are rounded up to the threads of its cores.
-    cpus = -(-job.cpus_on_node // job.tasks_per_node // threads) * threads * job.tasks_per_node
+    # Slurm allocates whole cores, so the CPUs of a task are rounded up to a multiple of the core's threads.
+    cores_of_task = -(-job.cpus_on_node // job.tasks_per_node // threads)
+    cpus = cores_of_task * threads * job.tasks_per_node
     if node.cpus_usable - node.cpus_used < cpus:
         yield f"fewer than {counted(cpus, 'free CPU')}"
-    memory = node.memory - node.memory_reserved
-    wanted = memory if demand.memory is None else demand.memory
-    if memory - node.memory_used < wanted:
-        yield f"less than {Memory(wanted)} of free memory"
+    usable_memory = node.memory - node.memory_reserved
+    needed_memory = usable_memory if demand.memory is None else demand.memory
+    if usable_memory - node.memory_used < needed_memory:
+        yield f"less than {Memory(needed_memory)} of free memory"
 
 
 def _lacks_gres(demand: NodeDemand, node: SlurmNode, gpus: Sequence[Gpu]) -> Iterator[str]:
     """Yield in words which GPUs, shards or other generic resources a node lacks for the job."""
     job = demand.job
-    for kind, count in job.gpus_on_node:
-        if sum(gpu.free and kind in ("", gpu.type) for gpu in gpus) < count:
-            yield f"fewer than {counted(count, 'free GPU')}" + f" of type {kind}" * bool(kind)
-    for name, kind, count in job.gres:
+    for gpu_type, count in job.gpus_on_node:
+        if sum(gpu.free and gpu_type in ("", gpu.type) for gpu in gpus) < count:
+            yield f"fewer than {counted(count, 'free GPU')}" + f" of type {gpu_type}" * bool(gpu_type)
+    for name, gres_type, count in job.gres:
         if name == "shard" and count:
-            shards = [gpu.shards_free for gpu in gpus if kind in ("", gpu.type)]
+            shards = [gpu.shards_free for gpu in gpus if gres_type in ("", gpu.type)]
             if (sum(shards) if demand.shards_span_gpus else max(shards, default=0)) < count:
                 where = "" if demand.shards_span_gpus else " on one GPU"
                 yield f"fewer than {counted(count, 'free shard')}{where}"
         elif name != "gpu":
-            total = [gres for gres in node.gres if gres.name == name and kind in ("", gres.type)]
-            used = [gres for gres in node.gres_used if gres.name == name and kind in ("", gres.type)]
-            spare = sum(gres.count for gres in total) - sum(gres.count for gres in used)
-            if spare < count and all(gres.consumed for gres in total):  # Slurm does not count any others
+            total = [gres for gres in node.gres if gres.name == name and gres_type in ("", gres.type)]
+            used = [gres for gres in node.gres_used if gres.name == name and gres_type in ("", gres.type)]
+            free_count = sum(gres.count for gres in total) - sum(gres.count for gres in used)
+            # Any number of jobs may have a resource that is not consumed.
+            if free_count < count and all(gres.is_consumed for gres in total):
                 yield f"fewer than {count} free {name}"

@@ -1,4 +1,7 @@
-"""Slurm's plans for the user's waiting jobs, with the jobs that are ahead of them in the queue."""
+"""Tells when Slurm plans to start the user's waiting jobs, and how many jobs are ahead of them.
+
+`when` shows a row for each waiting job that has the name of the job in question.
+"""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -6,65 +9,74 @@ from collections.abc import Iterator, Mapping
 from sbatchgen.base.quoting import counted
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.slurm.client import answer_if_any
-from sbatchgen.jobs.slurm.fields import count
+from sbatchgen.jobs.slurm.fields import read_count
 from sbatchgen.jobs.starts.moment import ClusterMoment, QueuedJob
-from sbatchgen.jobs.starts.prospect import Prospect, iso
+from sbatchgen.jobs.starts.prospect import Prospect, iso_text
 
-# The terms of a priority, by the letters of sprio --format
-_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}
+# Slurm's priority of a job is a sum of terms. The letter in `sprio --format` -> the term in words.
+_PRIORITY_TERMS = {"A": "age", "F": "fair share", "J": "size", "P": "partition", "Q": "QOS"}
 
 
 def plans_of_waiting_jobs(
     job: ResolvedJob, moment: ClusterMoment, environment: Mapping[str, str]
 ) -> Iterator[Prospect]:
     """Yield a row for each waiting job of the user that has the name of `job`, with Slurm's plan for it."""
-    pending = [other for other in moment.jobs if other.state == "PENDING" and other.user == os.getuid()]
-    pending = [other for other in pending if other.name == job.options.job_name]
-    terms = _terms(moment, environment) if pending and not moment.is_late else {}
-    for waiting in pending:
-        planned = waiting.start if waiting.planned_nodes else None
+    waiting_jobs = [
+        queued
+        for queued in moment.jobs
+        if queued.state == "PENDING" and queued.user == os.getuid() and queued.name == job.options.job_name
+    ]
+    priorities = _priorities_in_words(moment, environment) if waiting_jobs and not moment.is_late else {}
+    for waiting in waiting_jobs:
+        planned_start = waiting.start if waiting.planned_nodes else None
         id_, time_s = waiting.id, None
         if waiting.end and waiting.start:
             time_s = int((waiting.end - waiting.start).total_seconds())
-        where = f"Slurm plans its start for job {id_}" if planned else f"job {id_} has no planned start"
-        reason = f" ({waiting.reason})" if waiting.reason not in ("Priority", "Resources", "None") else ""
+        says = f"Slurm plans its start for job {id_}" if planned_start else f"job {id_} has no planned start"
+        if waiting.reason not in ("Priority", "Resources", "None"):
+            says += f" ({waiting.reason})"
+        says += f"; {jobs_ahead(waiting, moment)}"
+        if priority := priorities.get(id_.partition("_")[0]):
+            says += f"; its priority is of {priority}"
         yield Prospect(
             kind="plan",
             partition=",".join(waiting.partitions),
             nodes=waiting.nodes,
             gpus=waiting.gpus,
             time_s=time_s,
-            start=iso(planned) if planned else None,
-            end=iso(waiting.end) if planned and waiting.end else None,
+            start=iso_text(planned_start) if planned_start else None,
+            end=iso_text(waiting.end) if planned_start and waiting.end else None,
             gpu_hours=round(waiting.gpus * (time_s or 0) / 3600, 2),
-            says=f"{where}{reason}; {jobs_ahead(waiting, moment)}{terms.get(id_.partition('_')[0], '')}",
+            says=says,
             job=id_,
         )
 
 
-def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return in words the terms of each job's priority, by the ids of the user's jobs, from sprio.
+def _priorities_in_words(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the priorities of the user's waiting jobs in words, by the ids of the jobs.
 
-    Return nothing if Slurm does not compute priorities from terms.
+    sprio prints the terms of each priority, such as "age 1000, QOS 500". Return {} if Slurm does not compute
+    priorities from terms.
     """
     if not moment.settings.get("PriorityType", "").endswith("multifactor"):
         return {}
-    form = "%i " + " ".join(f"%{letter}" for letter in _TERMS)
-    printed = answer_if_any(["sprio", "--noheader", f"--user={os.getuid()}", f"--format={form}"], environment)
-    terms: dict[str, str] = {}
-    for job, *values in map(str.split, (printed or "").splitlines()):
-        named = [(name, count(value)) for name, value in zip(_TERMS.values(), values, strict=False)]
-        shown = ", ".join(f"{name} {value}" for name, value in named if value)
-        terms[job] = f"; its priority is of {shown}" if shown else ""
-    return terms
+    format_ = "%i " + " ".join(f"%{letter}" for letter in _PRIORITY_TERMS)
+    command = ["sprio", "--noheader", f"--user={os.getuid()}", f"--format={format_}"]
+    printed = answer_if_any(command, environment) or ""
+    priorities: dict[str, str] = {}
+    for job_id, *values in map(str.split, printed.splitlines()):
+        terms = zip(_PRIORITY_TERMS.values(), map(read_count, values), strict=False)
+        priorities[job_id] = ", ".join(f"{name} {value}" for name, value in terms if value)
+    return priorities
 
 
 def jobs_ahead(job: QueuedJob, moment: ClusterMoment) -> str:
     """Return in words how many waiting jobs are ahead of a job in its partitions, and their GPUs."""
-    before = [
+    rivals = [
         other
         for other in moment.jobs
         if other.waits_for_nodes and other.rank < job.rank and {*other.partitions} & {*job.partitions}
     ]
-    jobs, gpus = sum(other.tasks for other in before), sum(other.gpus * other.tasks for other in before)
-    return f"ahead of it wait {counted(jobs, 'job')} with {counted(gpus, 'GPU')}"
+    job_count = sum(rival.tasks for rival in rivals)
+    gpu_count = sum(rival.gpus * rival.tasks for rival in rivals)
+    return f"ahead of it wait {counted(job_count, 'job')} with {counted(gpu_count, 'GPU')}"

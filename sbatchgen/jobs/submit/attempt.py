@@ -1,7 +1,8 @@
-"""Calls sbatch, again if necessary, until it is certain whether the job exists.
+"""Calls sbatch until it is certain whether the job exists.
 
-The controller may be down, and its answer may be lost. squeue shows the Command of a job, which is the path
-of its script. No other submission has a script in the same folder, so the Command identifies the job.
+Slurm's controller may be down, or its answer may be lost after it has accepted the job. A blind second call
+might submit the job twice, so the job is first looked for in squeue. squeue shows the path of each job's
+script as its Command. Each submission has its script in a new folder, so the Command identifies the job.
 """
 
 import random
@@ -18,17 +19,19 @@ from sbatchgen.jobs.slurm.config import config
 from sbatchgen.jobs.slurm.queue import find_job, key_of
 
 SUBMIT_TIMEOUT_S = 180.0  # sbatch itself tries again for two minutes while the job queue is full
-RETRY_S = 120.0  # how long to try again while the controller is down
-SEARCH_S = 60.0  # how long to look for a job after its answer was lost
-LONGEST_PAUSE_S = 15.0  # the longest pause between two calls
+RETRY_S = 120.0  # how long to call sbatch again while the controller is down
+SEARCH_S = 60.0  # how long to look for a job in squeue after sbatch's answer was lost
+LONGEST_PAUSE_S = 15.0  # the longest pause between two calls of sbatch or squeue
 _ACCEPTED = re.compile(r"^(\d+)(?:;(.*))?$", re.MULTILINE)  # "4711", or with the cluster "4711;c1"
-# Errors before the controller has read the request. Texts of slurm_errno.c, Slurm 20.11 to 26.05.
+# Errors of sbatch before the controller has read the request, from slurm_errno.c of Slurm 20.11 to 26.05:
+#     sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)
 _NOT_SENT = re.compile(
     r"\(connect failure\)|Communication connection failure|Connection timed out establishing"
     r"|Unable to establish control machine address|Could not establish a configuration source"
     r"|backup controller in standby mode|Controller is in standby mode|Rate limit exceeded"
 )
-# Errors after which the controller may have read the request.
+# Errors of sbatch after which the controller may have read the request and accepted the job:
+#     sbatch: error: Batch job submission failed: Socket timed out on send/recv operation
 _ANSWER_LOST = re.compile(
     r"\((?:send|receive|shutdown) failure\)|Message (?:send|receive) failure|Communication shutdown failure"
     r"|Socket timed out|Zero Bytes were transmitted or received|Connection timed out (?:writing|reading)"
@@ -38,7 +41,7 @@ Note = Callable[[str], None]  # prints a line for the user
 
 
 class LostError(SlurmError):
-    """An error after which it is not known whether the job was submitted."""
+    """sbatch's answer was lost, so it is not known whether Slurm has accepted the job."""
 
 
 @frozen()
@@ -47,11 +50,11 @@ class Accepted:
 
     job: str  # its id
     cluster: str  # its cluster; "" if sbatch named none
-    says: str  # the messages of sbatch
+    messages: str  # what sbatch has printed besides the id, one message on each line
 
 
-def ask(
-    sbatch: tuple[str, ...],
+def call_sbatch(
+    command: tuple[str, ...],
     environment: Mapping[str, str],
     error_of: Callable[[client.Output], SbatchgenError],
     note: Note,
@@ -60,31 +63,32 @@ def ask(
     clusters: str = "",
     lock: int | None = None,
 ) -> Accepted:
-    """Run sbatch, again if necessary, until it is certain whether the job exists.
+    """Call sbatch, again if necessary, until the job is submitted or refused; return the accepted job.
 
-    The last word of `sbatch` is the script, in a folder of its own: see `slurm.queue`. `error_of` returns the
-    error for an answer that refuses the job. `note` prints why a submission takes long. sbatch holds `lock`
-    until it has ended. Raises LostError if sbatch's answer was lost and the job is not in the queue, although
-    it may still appear; SbatchgenError if the job does not exist and will not appear.
+    The last word of `command` is the script that `private_script` has made. `error_of` returns the error for
+    an answer that refuses the job. `note` prints why the submission takes long. sbatch holds the descriptor
+    `lock` open until it has ended. Raises LostError if sbatch's answer was lost and the job may still appear,
+    and another SbatchgenError if the job does not exist.
     """
-    until, pause = time.monotonic() + RETRY_S, 1.0
+    deadline, pause = time.monotonic() + RETRY_S, 1.0
     while True:
-        boot_before, called = _boot_time(environment, clusters), time.time()
-        answer = _run((*sbatch, *arguments), environment, lock)
+        boot_before, called_at = _boot_time(environment, clusters), time.time()
+        answer = _run((*command, *arguments), environment, lock)
         if accepted := _accepted_job(answer):
             return accepted
-        # sbatch took too long, was killed by a signal, or printed no job id. 255 means a refused option.
+        # A status of None means that sbatch took too long, 0 that it printed no job id, and 129 to 254 that a
+        # signal killed it. 255 is no signal: sbatch has refused an option.
         is_cut_off = not answer.status or 128 < answer.status < 255
         if is_cut_off or _ANSWER_LOST.search(answer.err):  # Slurm may still have accepted the job
             note("note: sbatch's answer was lost: looking for the job in the queue")
-            key = key_of(sbatch[-1])
-            if job := _search(answer, key, environment, boot_before, called, clusters=clusters):
+            key = key_of(command[-1])
+            if job := _find_lost_job(answer, key, environment, boot_before, called_at, clusters=clusters):
                 return job
-        elif not _NOT_SENT.search(answer.err):
+        elif not _NOT_SENT.search(answer.err):  # Slurm has refused the job
             raise error_of(answer)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             raise error_of(answer)
-        if pause == 1.0:  # the first time
+        if pause == 1.0:  # print the note once, before the first pause
             note(f"note: Slurm's controller does not answer: trying again for {RETRY_S:g} s")
         time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - other commands try again at other times
         pause = min(LONGEST_PAUSE_S, 2 * pause)
@@ -102,48 +106,50 @@ def _run(command: tuple[str, ...], environment: Mapping[str, str], lock: int | N
 
 
 def _accepted_job(answer: client.Output) -> Accepted | None:
-    """Return the accepted job; None without a job id in the answer.
+    """Return the job whose id sbatch has printed; None if sbatch has printed no id.
 
-    The exit status says nothing, because sbatch --wait ends with the exit status of the job.
+    The exit status does not count, because sbatch --wait ends with the exit status of the job.
     """
     match = _ACCEPTED.search(answer.out)
     if not match:
         return None
-    says = "\n".join(line for line in (answer.err.strip(), answer.failure) if line)
-    return Accepted(match[1], match[2] or "", says)
+    messages = "\n".join(line for line in (answer.err.strip(), answer.failure) if line)
+    return Accepted(match[1], match[2] or "", messages)
 
 
-def _search(
+def _find_lost_job(
     answer: client.Output,
     key: str,
     environment: Mapping[str, str],
     boot_before: datetime | None,
-    called: float,
+    called_at: float,
     *,
     clusters: str,
 ) -> Accepted | None:
-    """Return the job whose answer was lost; None if it certainly does not exist; raise LostError if unsure.
+    """Return the job that sbatch may have submitted before its answer was lost.
 
-    The job does not exist if it is not in the queue and the controller has been restarted since, because a
-    restart loses all jobs that were not saved. `boot_before` is the controller's start before sbatch was
-    called, and `called` the time of this call.
+    Return None if the job certainly does not exist: it is not in the queue, and the controller has been
+    restarted since the call of sbatch. A restart loses all jobs that the controller had not saved. Raise
+    LostError if the search ends without certainty.
+
+    `boot_before` is the start time of the controller, read before sbatch was called at `called_at`.
     """
-    until, pause = time.monotonic() + SEARCH_S, 0.5
+    deadline, pause = time.monotonic() + SEARCH_S, 0.5
     while True:
         try:
-            # Asked before squeue, so that squeue answers for this start of the controller or a later one.
+            # If the boot time shows a restart, this later call of squeue asks the restarted controller.
             boot = _boot_time(environment, clusters)
             for cluster in clusters.split(","):
                 if job := find_job(key, environment, cluster=cluster):
-                    return Accepted(str(job.job), cluster, "")
-            if boot_before and boot and boot != boot_before and boot.timestamp() > called:
+                    return Accepted(str(job.base_id), cluster, "")
+            if boot_before and boot and boot != boot_before and boot.timestamp() > called_at:
                 return None
         except SlurmError:
             if not search_path.find("squeue", environment):
-                until = 0.0  # without squeue, a longer search is useless
-        if time.monotonic() > until:
-            answered = " ".join((answer.err or answer.out).split())
-            what = f"{answer.failure or 'sbatch gave no job id'}: {answered or 'sbatch printed no reason'}"
+                deadline = 0.0  # without squeue, a longer search is useless
+        if time.monotonic() > deadline:
+            printed = " ".join((answer.err or answer.out).split())
+            what = f"{answer.failure or 'sbatch gave no job id'}: {printed or 'sbatch printed no reason'}"
             fix = "the job may still appear in the queue: before you submit it again, see sbatchgen status"
             raise LostError.of(f"{what}, and the queue has no such job", fix=fix)
         time.sleep(pause)
@@ -151,7 +157,7 @@ def _search(
 
 
 def _boot_time(environment: Mapping[str, str], clusters: str) -> datetime | None:
-    """Return the start time of the controller; None without an answer, or with several controllers."""
+    """Return the time when the controller started; None if it does not answer, or for several clusters."""
     if "," in clusters:
         return None
-    return fields.time(config(environment, clusters).get("BOOT_TIME", ""))
+    return fields.read_time(config(environment, clusters).get("BOOT_TIME", ""))

@@ -1,4 +1,8 @@
-"""Makes the submission of a finished script, whose bytes stay unchanged, with the findings of lint."""
+"""Makes the submission of a finished script: a script that the user already has, such as train.slurm.
+
+sbatch gets the bytes of the script unchanged. Options on the command line override directives of the script.
+The review shows the findings of lint.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,30 +37,30 @@ def submission_of_script(
     keep_env: bool = False,
     earlier: Sequence[str] = (),
 ) -> Submission:
-    """Return the submission of a finished script; options of sbatch in `given` override the script's own.
+    """Return the submission of a finished script; options of sbatch in `given` override its own.
 
-    `earlier` has the options of an earlier submission, such as "--mem=64G". Raises CommandLineError if
-    `given` has options that can't change a script; DocumentError if the script can't be read.
+    They also override those in `earlier`, of its last submission. Raises CommandLineError if `given` has
+    other options, or if there are `args` for a trainer; DocumentError if the script can't be read.
     """
     overrides = dict(option.partition("=")[::2] for option in earlier) | _options(path, given, args)
-    words = tuple(f"{name}={value}".removesuffix("=") for name, value in overrides.items())
+    sbatch_options = tuple(f"{name}={value}".removesuffix("=") for name, value in overrides.items())
     source = read_source(str(path))
     profile = given.get("profile")
     settings = settings_of(Places(folder, environment), profile, runs_here=True)
     settings = replace(settings, environment=environment if keep_env else {}, makes_log_folders=True)
-    changed = replace(source, data=with_options(source.text, words).encode("utf-8", "surrogateescape"))
-    parsed = read_script(changed.data)
-    script = JobScript(file=str(path), text=changed.text)
-    record = replace(_record(path, folder, parsed, words), reads=code.script_checksums(script, folder))
-    findings = _findings(script, findings_of(changed, settings), folder, overrides, words)
+    linted_text = with_options(source.text, sbatch_options)  # the submitted bytes lack these options
+    linted_source = replace(source, data=linted_text.encode("utf-8", "surrogateescape"))
+    parsed = read_script(linted_source.data)
+    script = JobScript(file=str(path), text=linted_source.text)
+    record = _record(path, folder, parsed, sbatch_options, code.script_checksums(script, folder))
+    findings = _findings(script, findings_of(linted_source, settings), folder, overrides, sbatch_options)
     plan_command = ("sbatchgen", "plan", str(path), *(("--profile", profile) if profile else ()))
-    sources = options_of_script(parsed, str(path))
-    sources |= {word[2:]: OptionSource(word[2:], value, word) for word, value in overrides.items()}
+    sources = (OptionSource(name.removeprefix("--"), value, name) for name, value in overrides.items())
     return Submission(
         script=source.data,
         name=path.name,
-        option_sources=sources,
-        options=words,
+        option_sources={**options_of_script(parsed, str(path)), **{each.option: each for each in sources}},
+        options=sbatch_options,
         log_folders=log_folders(parsed, folder, record.name),
         run_dir=None,
         local=False,
@@ -65,51 +69,57 @@ def submission_of_script(
     )
 
 
-def _record(path: Path, folder: Path, parsed: Script, words: tuple[str, ...]) -> Record:
-    """Return the record of a script before its submission; `words` are the options on the command line."""
+def _record(
+    path: Path, folder: Path, parsed: Script, sbatch_options: tuple[str, ...], checksums: tuple[str, ...]
+) -> Record:
+    """Return the record of a script before its submission, with the checksums of its trainer's files."""
     options = {name: option.value or "" for name, option in parsed.options.items()}
     array = options.get("array", "")
-    working = folder / options.get("chdir", "")
-    log = options.get("output") or ("slurm-%A_%a.out" if array else "slurm-%j.out")  # sbatch(1), --output
+    working_folder = folder / options.get("chdir", "")
+    default_log = "slurm-%A_%a.out" if array else "slurm-%j.out"  # of sbatch: sbatch(1), --output
+    log = options.get("output") or default_log
     return Record(
         shared=False,
         name=options.get("job-name") or path.name,
         folder=str(folder),
         script=str(folder / path),
-        log=str(working / log),
-        errors=str(working / error) if (error := options.get("error")) else "",
+        log=str(working_folder / log),
+        errors=str(working_folder / error) if (error := options.get("error")) else "",
         array=array,
-        options=words,
+        options=sbatch_options,
+        reads=checksums,
     )
 
 
 def _findings(
     script: JobScript,
-    of_lint: Sequence[Finding],
+    findings_of_lint: Sequence[Finding],
     folder: Path,
     overrides: Mapping[str, str],
-    words: Sequence[str],
+    sbatch_options: Sequence[str],
 ) -> list[Finding]:
-    """Return the findings of lint, and findings about options that override the script and about restarts.
+    """Return the findings of lint, and findings about restarts and about options that override the script.
 
-    `overrides` are the options that sbatch gets. Lint reports that they are given twice, which is intended
-    here, so these findings are excluded.
+    Lint also reports that an option in `overrides` is given twice. This is intended here, so these findings
+    of lint are removed.
     """
-    given_twice = tuple(f"{name} is given" for name in overrides)  # the first words of that finding
-    findings = [finding for finding in of_lint if not finding.problem.what.startswith(given_twice)]
+    starts_of_texts = tuple(f"{name} is given" for name in overrides)  # "--mem is given in line 3 too: ..."
+    findings = [
+        finding for finding in findings_of_lint if not finding.problem.what.startswith(starts_of_texts)
+    ]
     findings += _restart_warnings(script, folder)
-    if words:
-        what = f"sbatch gets {' '.join(words)}, which counts before the script's own"
+    if sbatch_options:
+        what = f"sbatch gets {' '.join(sbatch_options)}, which overrides the script's own options"
         findings.append(Finding("info", Problem(what, script.file)))
     return findings
 
 
 def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dict[str, str]:
-    """Return the options of sbatch in `given` with their values: "--mem" and "64G"; "" for a flag.
+    """Return the options of sbatch in `given` with their values, such as "--mem" -> "64G"; "" for a flag.
 
-    Raises CommandLineError if `given` or `args` has anything else.
+    Raises CommandLineError if `given` has other options, or if there are `args` for a trainer.
     """
-    options, others = {}, ["--"] * bool(args)  # the arguments after -- would be the trainer's
+    options, others = {}, ["--"] * bool(args)  # on the command line, "--" stands before `args`
     for key, value in layer_of((), given).values.items():
         kind, _, name = key.rpartition(".")
         name = name.replace("_", "-")
@@ -120,13 +130,13 @@ def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dic
             others.append(f"--{name}")
     if others:
         what = f"{path} is a finished script: {others[0]} can't change it"
-        fix = "edit the script, or render the job again; options of sbatch go with it, as --time and --mem"
+        fix = "edit the script, or render the job again; only options of sbatch can be given, such as --time"
         raise CommandLineError.of(what, fix=fix)
     return options
 
 
 def _restart_warnings(script: JobScript, folder: Path) -> Iterator[Finding]:
-    """Yield a warning if Slurm may start the script again, and the trainer would forget its progress."""
+    """Yield a warning if Slurm may requeue the script, and its trainer would then lose its progress."""
     may_requeue = "requeue" in script.options or any(
         "requeue" in (word.text for word in command.words[1:]) for command in script.named("scontrol")
     )

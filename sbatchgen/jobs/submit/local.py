@@ -1,4 +1,4 @@
-"""Runs a job without Slurm: bash runs the script in the background, and the command shows its log."""
+"""Runs a job without Slurm: bash runs the script in the background, and `submit` shows its log."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -28,27 +28,28 @@ def run_locally(
     note: Note,
     show: Callable[[bytes], None],
 ) -> int:
-    """Run the script and follow its log; return the exit status of the script.
+    """Run the script of a submission and show its log until it ends; return the exit status of the script.
 
-    The script runs in a session of its own: Ctrl-C stops showing the log, and the training continues.
+    `show` prints a new piece of the log. The script runs in a session of its own, so Ctrl-C ends only this
+    function, and the training continues.
     """
     with reserve_run_folder(submission, environment, note) as (ready, _):
         record, leader = _start(ready, environment, index, note)
     run_dir, log = Path(record.log).parent, Path(record.log.replace("%%", "%"))
     note(f"note: run {record.run}, process {leader.pid}, log {log}")
     try:
-        ended, tail = False, Tail(log)
-        while not ended:
-            ended = leader.poll() is not None
+        has_ended, tail = False, Tail(log)
+        while not has_ended:
+            has_ended = leader.poll() is not None
             for piece in tail.new_bytes():
                 show(piece)
-            if not ended:
+            if not has_ended:
                 time.sleep(0.1)
-    except (KeyboardInterrupt, OSError) as error:  # OSError: the output can't be written any more
+    except (KeyboardInterrupt, OSError) as error:  # an OSError means that the log can't be shown any more
         note(f"note: still running; to stop it with a checkpoint: sbatchgen cancel {record.run}")
         if isinstance(error, OSError):
             raise
-        return 130
+        return 130  # the status of a command that Ctrl-C has ended
     status = process.exit_status(run_dir, record.job)
     return status_in_shell(leader.returncode) if status is None else status
 
@@ -56,14 +57,13 @@ def run_locally(
 def _start(
     submission: Submission, environment: Mapping[str, str], index: Index | None, note: Note
 ) -> tuple[Record, Child]:
-    """Start the script in its run folder; return its record, which is kept, and the running process."""
+    """Start the script of a submission and keep its record; return the record and the started process."""
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
     output, started = _new_log(run_dir)
-    script = submitted_scripts.keep_script(
-        run_dir, started, submission.script
-    )  # no other start has this name
+    # The time of the start is the id of the job, and no other start of the run folder has the same.
+    script = submitted_scripts.keep_script(run_dir, started, submission.script)
     log, now = output.name.replace("%", "%%"), time.time()
     record = replace(submission.record, key=new_key(), job=started, log=log, submitted=now)
     env, _ = submit_environment(environment)
@@ -80,11 +80,14 @@ def _start(
 
 
 def _new_log(run_dir: Path) -> tuple[IO[bytes], str]:
-    """Open a new log; return the log, and the time of the start in its name."""
+    """Open a new log; return the log, and the part of its name that tells the time of the start.
+
+    If another job was started in the same second, a number follows the time: "20260131-120000-2".
+    """
     started, count = time.strftime("%Y%m%d-%H%M%S"), 1
     while True:
-        name = started if count == 1 else f"{started}-{count}"
+        start_name = started if count == 1 else f"{started}-{count}"
         try:
-            return (run_dir / f"{run_dir.name}-{name}.out").open("xb"), name
-        except FileExistsError:  # another start in the same second
+            return (run_dir / f"{run_dir.name}-{start_name}.out").open("xb"), start_name
+        except FileExistsError:
             count += 1

@@ -1,4 +1,8 @@
-"""Gives sbatch the reviewed bytes of a script, in an environment without SBATCH_*, and keeps the records."""
+"""Submits a reviewed script with sbatch, and records the job in its run folder and in the index of runs.
+
+sbatch gets the bytes that the user has reviewed. Its environment has no SBATCH_* variables, because they
+would override the directives of the script.
+"""
 
 from __future__ import annotations
 
@@ -28,115 +32,132 @@ from sbatchgen.jobs.runs.snapshot import Snapshot
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.queue import find_job, new_key, private_script
 from sbatchgen.jobs.slurm.refusal import OptionSource, refusals
-from sbatchgen.jobs.submit.attempt import Accepted, LostError, Note, ask
+from sbatchgen.jobs.submit.attempt import Accepted, LostError, Note, call_sbatch
 from sbatchgen.jobs.submit.submission import Submission
-from sbatchgen.jobs.submit.twin import surroundings
+from sbatchgen.jobs.submit.twin import surroundings_checksum
 
 if TYPE_CHECKING:
     from sbatchgen.jobs.budget.debit import Debit
 
-# Texts in sbatch's answers. This one names a limit of the number of jobs: "QOSMaxSubmitJobPerUserLimit".
-_JOB_COUNT_LIMIT = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")
-# A limit of any kind
-_ANY_LIMIT = re.compile(r"\(job submit limit, user's size and/or time limits\)")
-# The name of any limit, such as "QOSMaxGRESPerUser". If Slurm names none, it may be one of jobs.
-_LIMIT_NAME = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")
+# sbatch often names the limit that a job exceeds, and then describes all limits in one general message:
+#     sbatch: error: QOSMaxSubmitJobPerUserLimit
+#     sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, ...)
+_LIMIT_NAME = re.compile(r"\b(?:Assoc|QOS)[A-Z]\w+")  # "QOSMaxGRESPerUser"
+_JOB_COUNT_LIMIT = re.compile(r"(?:Assoc|QOS)\w*Submit|MaxSubmitJobs")  # "QOSMaxSubmitJobPerUserLimit"
+_GENERAL_MESSAGE = re.compile(r"\(job submit limit, user's size and/or time limits\)")
 
 
 class TooManyJobsError(SlurmError):
-    """The user or the account has as many jobs as a limit allows; a guess if Slurm names no limit."""
+    """The user or the account already has as many jobs as a limit allows.
+
+    If sbatch prints only the general message about limits, this error is a guess.
+    """
 
 
 @frozen()
 class SubmittedRun:
-    """A job that Slurm has accepted."""
+    """A job that Slurm has accepted, with its run."""
 
     accepted: Accepted  # the answer of sbatch
     record: Record
     run_dir: Path
-    in_index: bool  # whether the index has the run
+    is_in_index: bool  # whether the index has the run
 
-    def hint(self, verbs: str) -> str:
-        """Return a note that says how to find the run again; `verbs` names commands for it."""
-        if self.in_index:
-            return f"note: run {self.record.run}; see sbatchgen {verbs}"
+    def note_on_run(self, commands: str) -> str:
+        """Return a note with the name of the run and the `commands` that take it, such as "status, logs"."""
+        if self.is_in_index:
+            return f"note: run {self.record.run}; see sbatchgen {commands}"
         return f"note: to enter the run into the index: sbatchgen status --scan {word(str(self.run_dir))}"
 
 
 def refuse_past_budget(submission: Submission, environment: Mapping[str, str]) -> None:
-    """Raise BudgetError if the jobs of a submission may take more than a budget has left; charge nothing.
+    """Raise BudgetError if the jobs of a submission may take more than a budget has left.
 
-    If there is a budget, a job on this machine is refused, because no budget counts what it takes.
+    The function only checks: `submit` charges the budgets. A job on this machine is refused if the user has
+    both a budget and sbatch, because a budget counts only Slurm jobs.
     """
     if submission.local:
         if search_path.find("sbatch", environment) and allowances(environment):
-            what = "--profile local trains on this machine, and a budget counts jobs of Slurm alone"
+            what = "--profile local trains on this machine, and a budget counts only Slurm jobs"
             raise BudgetError.of(what, fix="name the profile of the cluster: --profile NAME")
         return
     request = submission.review.request
-    env, _ = client.submit_environment(environment)
-    if debit := _debit("", submission, submission.options, env, tasks=request.jobs if request else 0):
+    sbatch_environment, _ = client.submit_environment(environment)
+    tasks = request.jobs if request else 0
+    if debit := _debit("", submission, submission.options, sbatch_environment, tasks=tasks):
         debit.enter(only_check=True)
 
 
 def _debit(
-    key: str, submission: Submission, options: tuple[str, ...], env: Mapping[str, str], *, tasks: int = 0
+    key: str,
+    submission: Submission,
+    options: tuple[str, ...],
+    sbatch_environment: Mapping[str, str],
+    *,
+    tasks: int = 0,
 ) -> Debit | None:
-    """Return the charge of a submission to its budgets; None without a budget, as for most users."""
-    if not (limits := allowances(env)):
+    """Return the debit that charges a submission to the user's budgets; None for a user without a budget.
+
+    `key` is the key of the job's record. `tasks` is the number of jobs and array tasks, if a chain or a sweep
+    has more than the script's array.
+    """
+    if not (limits := allowances(sbatch_environment)):
         return None
     from sbatchgen.jobs.budget.debit import Debit
 
-    return Debit(key, limits, submission.script, options, environment=env, tasks=tasks)
+    return Debit(key, limits, submission.script, options, environment=sbatch_environment, tasks=tasks)
 
 
 @contextlib.contextmanager
 def reserve_run_folder(
     submission: Submission, environment: Mapping[str, str], note: Note
 ) -> Iterator[tuple[Submission, int | None]]:
-    """Make the folders of a submission, and lock its run folder against other submissions.
+    """Make the folders of a submission, and lock its run folder while the context lasts.
 
-    If a killed command has left a job in the folder without a record, the job gets its record.
+    The lock keeps other submissions out of the run folder. If an earlier submit command was killed before it
+    recorded its job in the folder, the job gets its record now.
 
     Yields:
-        The submission with its run folder and the commit of its code; the descriptor of the lock.
+        The submission with its run folder and the commit of its code; the descriptor of the lock file.
 
     Raises:
-        SlurmError: Slurm can't be asked for the jobs of the run folder.
+        SlurmError: Slurm does not say whether it has a job of the run folder.
         BudgetError: The jobs may take more than a budget has left.
-        DocumentError: A folder can't be made, another user can write it, or a job uses it since the review.
+        DocumentError: A folder can't be made, another user can write into the run folder, or another job has
+            begun to use the run folder since the review.
     """
     refuse_past_budget(submission, environment)
     run_dir = submission.run_dir
-    if not run_dir:  # a finished script has no run folder yet
+    if not run_dir:  # a finished script gets its run folder here
         name = f"{run_name(submission.record.name)}-{new_key()}"
         run_dir = run_index.index_file(environment).parent / "runs" / name
     make_log_folders(submission, note)
     run_folder.make_run_folder(run_dir)
     record = submission.record
     record = replace(record, code=record.code or code_in(Path(record.folder)))
-    waits = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
-    locked = files.locked(run_dir / run_folder.LOCK_FILE, run_folder.MAX_LOCK_WAIT_S, waits)
+    note_waiting = partial(note, f"note: another sbatchgen is submitting into {run_dir}: waiting for it")
+    locked = files.locked(run_dir / run_folder.LOCK_FILE, run_folder.MAX_LOCK_WAIT_S, note_waiting)
     with run_folder.only_owner_writes(), locked as lock:
         if pending := records.read_submitting(run_dir):
-            _record_pending(run_dir, pending, environment)
-        if submission.folder_conflict and (problem := submission.folder_conflict()):
+            _settle_pending_record(run_dir, pending, environment)
+        if submission.find_conflict and (problem := submission.find_conflict()):
             raise DocumentError([problem])
         yield replace(submission, run_dir=run_dir, record=record), lock
 
 
-def _record_pending(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
-    """Keep the record and the script of a job whose command was killed, if Slurm has accepted the job.
+def _settle_pending_record(run_dir: Path, pending: Record, environment: Mapping[str, str]) -> None:
+    """Complete the record that a killed submit command has left, or remove it.
 
-    Otherwise remove the pending record.
+    If Slurm has accepted the job, the record gets the job's id, and the script is kept. If Slurm has no such
+    job, the record is removed.
     """
     for cluster in pending.cluster.split(","):
         if job := find_job(pending.key, environment, cluster=cluster):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # the record matters more than the script
                 script = run_dir / (Path(pending.script).name or submitted_scripts.NEWEST_SCRIPT)
                 text = files.read_own(script, submitted_scripts.MAX_BYTES)
-                submitted_scripts.keep_script(run_dir, str(job.job), text)
-            records.write_accepted(run_dir, replace(pending, job=str(job.job), cluster=cluster))
+                submitted_scripts.keep_script(run_dir, str(job.base_id), text)
+            records.write_accepted(run_dir, replace(pending, job=str(job.base_id), cluster=cluster))
             return
     records.remove_submitting(run_dir)
 
@@ -155,77 +176,92 @@ def submit(
 ) -> SubmittedRun:
     """Submit a job that `reserve_run_folder` has yielded, and keep its script and its record.
 
-    sbatch gets further `options`, such as a dependency; the script gets `arguments`. sbatch holds the `lock`
-    of the run folder until it has ended, and sees SBATCH_* and SLURM_* with `keep_env`.
-    Raises SlurmError if Slurm refuses or can't be asked, OSError if the run folder can't be written.
+    sbatch gets further `options`, such as a dependency, and the script gets `arguments`. With `keep_env`,
+    sbatch also gets the user's SBATCH_* and SLURM_* variables. sbatch holds the descriptor `lock` open until
+    it has ended. Without a `key`, the submission gets a new key.
+
+    Raises SlurmError if Slurm refuses or does not answer, OSError if the run folder can't be written.
     """
-    env, removed = (dict(environment), []) if keep_env else client.submit_environment(environment)
+    sbatch_environment, removed = (
+        (dict(environment), []) if keep_env else client.submit_environment(environment)
+    )
     if removed:
-        note(f"note: removed from the environment of sbatch, would change the job: {', '.join(removed)}")
+        names = ", ".join(removed)
+        note(f"note: removed from the environment of sbatch, because they would change the job: {names}")
     run_dir = submission.run_dir
     assert run_dir  # noqa: S101 - `reserve_run_folder` has made it
     record = replace(submission.record, key=key or new_key(), submitted=time.time())
-    record = replace(record, surroundings=surroundings(submission, environment))
-    debit = _debit(record.key, submission, (*submission.options, *options), env)
+    record = replace(record, surroundings=surroundings_checksum(submission, environment))
+    debit = _debit(record.key, submission, (*submission.options, *options), sbatch_environment)
     option = submission.option_sources.get("clusters")
-    clusters = env.get("SBATCH_CLUSTERS") or (option.value if option else "")
+    clusters = sbatch_environment.get("SBATCH_CLUSTERS") or (option.value if option else "")
     files.put(run_dir / submission.name, submission.script, mode=files.PRIVATE)
-    # The later jobs of a chain or a sweep find the copy that the first job has made.
+    # The first job of a chain or a sweep makes the snapshot, which the later jobs also use.
     snapshot = submission.snapshot
-    new_copy = snapshot if snapshot and not snapshot.copy_folder.exists() else None
-    if new_copy:
-        new_copy.copy()
+    new_snapshot = snapshot if snapshot and not snapshot.copy_folder.exists() else None
+    if new_snapshot:
+        new_snapshot.copy()
     entry = IndexEntry(index, record, run_dir, note)
     record = replace(record, run=entry.name)
     with (
-        _undone_on_failure(entry, debit, run_dir, new_copy, note),
+        _undone_on_failure(entry, debit, run_dir, new_snapshot, note),
         private_script(submission.script, submission.name, record.key) as script,
     ):
         if debit:
             debit.enter()
         records.write_submitting(run_dir, replace(record, cluster=clusters))
         command = ("sbatch", "--parsable", *submission.options, *options, str(script))
-        error_of = partial(refusal, submission.option_sources)
-        accepted = ask(command, env, error_of, note, arguments=arguments, clusters=clusters, lock=lock)
+        error_of = partial(refusal_error, submission.option_sources)
+        accepted = call_sbatch(
+            command, sbatch_environment, error_of, note, arguments=arguments, clusters=clusters, lock=lock
+        )
     if debit:
-        debit.change(job=accepted.job)
+        debit.update_or_remove(job=accepted.job)
     entry.change(Index.accept, accepted.job, accepted.cluster)
     record = replace(record, job=accepted.job, cluster=accepted.cluster)
+    _keep_script_and_record(run_dir, submission.script, record, note)
+    shown_starts.keep_submission(environment, record)
+    return SubmittedRun(accepted, record, run_dir, is_in_index=entry.index is not None)
+
+
+def _keep_script_and_record(run_dir: Path, script: bytes, record: Record, note: Note) -> None:
+    """Keep the script and the record of a submitted job in its run folder."""
     try:
-        try:  # the script first: a killed command never leaves a record without its script
-            submitted_scripts.keep_script(run_dir, record.job, submission.script)
+        try:  # The script comes first, so that a killed command never leaves a record without its script.
+            submitted_scripts.keep_script(run_dir, record.job, script)
         finally:
             records.write_accepted(run_dir, record)
     except OSError as error:
         note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
-    shown_starts.keep_submission(environment, record)
-    return SubmittedRun(accepted, record, run_dir, in_index=entry.index is not None)
 
 
 @contextlib.contextmanager
 def _undone_on_failure(
-    entry: IndexEntry, debit: Debit | None, run_dir: Path, new_copy: Snapshot | None, note: Note
+    entry: IndexEntry, debit: Debit | None, run_dir: Path, new_snapshot: Snapshot | None, note: Note
 ) -> Iterator[None]:
-    """Remove the charge, record, index entry and snapshot of a submission if it made no job."""
+    """Remove the charge, the record, the index entry and the snapshot of a job that Slurm did not accept.
+
+    If Slurm may have accepted the job, they stay, and the index marks the job as lost.
+    """
     try:
         yield
-    except (LostError, KeyboardInterrupt) as error:  # the job may exist
+    except (LostError, KeyboardInterrupt) as error:  # Slurm may have accepted the job
         entry.change(Index.mark_lost)
         if isinstance(error, KeyboardInterrupt):
             note("note: the job may have been submitted: sbatchgen status shows whether it is in the queue")
         raise
     except BaseException:
         if debit:
-            debit.change()
+            debit.update_or_remove()  # without fields, it removes the charge
         records.remove_submitting(run_dir)
         entry.change(Index.remove)
-        if new_copy:
-            shutil.rmtree(new_copy.copy_folder, ignore_errors=True)
+        if new_snapshot:
+            shutil.rmtree(new_snapshot.copy_folder, ignore_errors=True)
         raise
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
-    """Return the index of runs; None if the index can't be used, because a submission needs no index."""
+    """Return the index of runs; None if it can't be opened, because a job can be submitted without it."""
     with _errors_as_warnings(note):
         return Index(run_index.index_file(environment), note)
     return None
@@ -233,7 +269,7 @@ def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
 
 @contextlib.contextmanager
 def _errors_as_warnings(note: Note) -> Iterator[None]:
-    """Print an error of the index as a warning, because the job is submitted even without the index."""
+    """Print an error of the index as a warning, because a job can be submitted without the index."""
     try:
         yield
     except DocumentError as error:
@@ -243,7 +279,10 @@ def _errors_as_warnings(note: Note) -> Iterator[None]:
 
 
 class IndexEntry:
-    """The entry of a submission in the index; if the index can't be used, the entry does nothing."""
+    """The entry of a submission in the index of runs.
+
+    If the index can't be used, no method does anything, and the run has the name of its job.
+    """
 
     def __init__(self, index: Index | None, record: Record, run_dir: Path, note: Note) -> None:
         self.index: Index | None = None  # None if the index can't be used
@@ -254,23 +293,30 @@ class IndexEntry:
                 self.index = index
 
     def change(self, method: Callable[..., None], *values: str) -> None:
-        """Call a method of the index, such as `Index.accept`, for this submission."""
+        """Call a method of the index that changes this entry, such as `Index.accept`, with its values."""
         with _errors_as_warnings(self._note):
             if self.index:
                 method(self.index, self._key, *values)
 
 
-def refusal(options: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
-    """Return the error for an answer of sbatch that refuses a job; `options` are the options of the job."""
+def refusal_error(options: Mapping[str, OptionSource], answer: client.Output) -> SbatchgenError:
+    """Return the error that tells the user why sbatch has refused a job.
+
+    `options` are the options of the job; the error says where the refused option was written.
+    """
     if answer.status is None:
         return SlurmError.of(answer.failure, fix="try again later")
-    is_unnamed = _ANY_LIMIT.search(answer.err) and not _LIMIT_NAME.search(answer.err)
-    kind = TooManyJobsError if is_unnamed or _JOB_COUNT_LIMIT.search(answer.err) else SlurmError
-    return kind(row.problem for row in refusals(answer.status, answer.err or answer.out, options))
+    names_no_limit = _GENERAL_MESSAGE.search(answer.err) and not _LIMIT_NAME.search(answer.err)
+    may_be_job_count = names_no_limit or _JOB_COUNT_LIMIT.search(answer.err)
+    error_type = TooManyJobsError if may_be_job_count else SlurmError
+    return error_type(row.problem for row in refusals(answer.status, answer.err or answer.out, options))
 
 
 def make_log_folders(submission: Submission, note: Note) -> None:
-    """Make the folders of the logs, because Slurm makes none; raise DocumentError if one can't be made."""
+    """Make the folders of the job's logs, because Slurm before 23.02 does not make them.
+
+    Raises DocumentError if a folder can't be made; prints a note if it can't be written.
+    """
     for log_folder in submission.log_folders:
         if log_folder == submission.run_dir:
             continue
@@ -279,6 +325,7 @@ def make_log_folders(submission: Submission, note: Note) -> None:
         except OSError as error:
             what = f"can't make the folder {log_folder}: {error.strerror}"
             raise DocumentError.of(what, fix="name a folder that you can write into: --output") from error
-        if log_folder != Path("/dev") and not os.access(log_folder, os.W_OK | os.X_OK):  # /dev/null
+        is_dev = log_folder == Path("/dev")  # a job may write to /dev/null, although /dev is not writable
+        if not is_dev and not os.access(log_folder, os.W_OK | os.X_OK):
             why = "a job that can't write its log fails without a message"
             note(f"note: can't write into {log_folder}: {why}")

@@ -1,17 +1,18 @@
-"""A submission: a script with its review, and the dependencies of the jobs of a chain.
+"""Defines a submission, which is a script with its review, and the dependencies between submitted jobs.
 
 `rendered` and `finished` make submissions; `sbatch` and `local` start their jobs.
 
 A chain is for clusters where a job may not requeue itself. Its jobs continue one training, one after the
-other. A job of a chain starts after all earlier jobs have ended without success. When a job has completed,
-Slurm removes the later jobs.
+other. Each job starts after all earlier jobs have ended without success. When a job has completed the
+training, Slurm removes the later jobs.
 
-Each job depends on all earlier jobs. If a job depended only on the job before it, it would start once Slurm
-has removed that job, because a removed job has not completed (seen on Slurm 22.05.8 and 26.05.5).
+Each job depends on all earlier jobs. If job 3 depended only on job 2, it would start after job 1 has
+completed the training: Slurm then removes job 2, and a removed job has not completed (seen on 22.05.8 and
+26.05.5).
 
-After a failure the script cancels the waiting jobs of its chain. It finds them by their Command in squeue,
-which has their keys: all keys of a chain start with the same word. If job 1 fails before job 2 is submitted,
-job 2 still starts, and fails.
+After a failure the script cancels the waiting jobs of its chain. It finds them in squeue by their Command,
+which contains their keys: all keys of a chain start with the same word. If job 1 fails before job 2 is
+submitted, the script can't cancel job 2, which then starts and fails.
 """
 
 from __future__ import annotations
@@ -41,24 +42,27 @@ class Submission:
 
     script: bytes
     name: str  # the name of its file
-    option_sources: Mapping[str, OptionSource]  # all its options by their long names
-    log_folders: tuple[Path, ...]  # the folders of its logs, which must exist before it starts
-    run_dir: Path | None  # its run folder, or the part of its path that is known; None for a finished script
+    option_sources: Mapping[str, OptionSource]  # all its options of sbatch by their long names
+    log_folders: tuple[Path, ...]  # the folders of its logs, which must exist before the job starts
+    # The run folder. If only the running job knows its name, the known part of the path; None for a finished
+    # script, whose run folder is made when it is submitted.
+    run_dir: Path | None
     local: bool  # whether bash runs the script on this machine, without Slurm
     # Further options for the command line of sbatch, such as "--mem=64G", which override the script's own
     options: tuple[str, ...] = ()
     jobs: int = 1  # the number of jobs in its chain
     review: Review
-    record: Record  # the record that will be kept
-    snapshot: Snapshot | None = None  # the copy of its code that is still to be made
-    # Returns a problem if another job uses its run folder; None if jobs may share the folder
-    folder_conflict: Callable[[], Problem | None] | None = None
+    record: Record  # the record that will be kept, still without the id of the job
+    snapshot: Snapshot | None = None  # the snapshot of the code that will be made
+    # A function that returns a problem if another job uses the run folder; None if jobs may share the folder
+    find_conflict: Callable[[], Problem | None] | None = None
 
 
 def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
-    """Return the folders of a script's logs, which Slurm does not make: sbatch(1), "filename pattern".
+    """Return the folders of a script's logs, which Slurm before 23.02 does not make.
 
-    `name` is the name of the job. Raises DocumentError if only the running job knows the name of a folder.
+    `name` is the name of the job, which replaces %x in a path. Raises DocumentError if a folder has another
+    pattern of sbatch, such as %j, because only the running job knows its value.
     """
     folders = []
     for component in script.components:
@@ -67,7 +71,7 @@ def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
             parent = options.get(option, "").rpartition("/")[0]
             if not parent:
                 continue
-            filled = parent.replace("%%", "\0").replace("%x", name)
+            filled = parent.replace("%%", "\0").replace("%x", name)  # "%%" stands for a percent sign
             if "%" in filled:
                 what = f"the log folder '{parent}' is known only once the job runs: it can't be made before"
                 raise DocumentError.of(what, fix="use patterns like %j in the name of the file only")
@@ -75,25 +79,29 @@ def log_folders(script: Script, folder: Path, name: str) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-def options_of_chain(before: Sequence[str], dependency: str) -> tuple[str, ...]:
-    """Return the options of sbatch for the next job of a chain; the first job waits for `dependency`.
+def options_of_chain(earlier_jobs: Sequence[str], dependency: str) -> tuple[str, ...]:
+    """Return the options of sbatch for the next job of a chain.
 
-    `before` has the ids of the earlier jobs.
+    `earlier_jobs` has the ids of the chain's jobs so far. `dependency` is the value of --dependency that the
+    user has given for the chain, or "".
     """
-    if not before:
+    if not earlier_jobs:
         return (f"--dependency={dependency}",) if dependency else ()
-    # "?" stands for "any of", "," for "all of". sbatch does not allow both in one dependency.
+    # sbatch does not allow "?" (any of these conditions) and "," (all of them) in the same dependency. A
+    # later job may drop the user's dependency, because the first job of the chain has waited for it.
     kept = dependency if "?" not in dependency else ""
-    conditions = ",".join(filter(None, (kept, f"afternotok:{':'.join(before)}")))
+    conditions = ",".join(filter(None, (kept, f"afternotok:{':'.join(earlier_jobs)}")))
     return (f"--dependency={conditions}", "--kill-on-invalid-dep=yes")
 
 
 def after_completion(run: RunState, point: str = "") -> str:
-    """Return the dependency of a job that waits until a training is complete; "" without Slurm.
+    """Return the dependency of a job that waits until the training of a run is complete.
 
-    `point` is the number of a point of a sweep, or of an element of an array; its last job counts.
+    `point` is the number of a sweep's point, or of an array's element; the job then waits for the last job of
+    this point. Return "" for a run without Slurm, and for a point that no job has run.
     """
-    from sbatchgen.jobs.runs.seen_jobs import is_local  # the page lacks the modules that this one imports
+    # The page in the browser imports this module, and lacks modules that `seen_jobs` imports.
+    from sbatchgen.jobs.runs.seen_jobs import is_local
 
     if point:
         with_point = [
@@ -105,7 +113,7 @@ def after_completion(run: RunState, point: str = "") -> str:
             return ""
         return f"afterok:{with_point[-1].job}_{int(point) - with_point[-1].first}"
     jobs = [job for job in run.jobs if not job.ended] or [job for job in (run.last_job,) if job]
-    jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given the id to another job
+    jobs = [job for job in jobs if job.state != LOST]  # Slurm may have given the id of a lost job to another
     if any(is_local(job) for job in jobs):
         return ""
     ids: list[str] = []
@@ -115,5 +123,5 @@ def after_completion(run: RunState, point: str = "") -> str:
         tasks = indices(submission.array) if submission and submission.is_one_training else None
         ids += [f"{job.id}_{task}" for span in tasks for task in span] if tasks else [job.id]
         has_sweep |= submission is not None and submission.command[1:2] == ("sweep",)
-    # All jobs of a sweep must complete. In a chain, one job completes the training.
+    # All jobs of a sweep must complete (","). In a chain, one completed job completes the training ("?").
     return ("," if has_sweep else "?").join(f"afterok:{id_}" for id_ in ids)

@@ -1,4 +1,4 @@
-"""Submits the arrays of a sweep, one after the other, and writes its points into the run folder."""
+"""Submits a sweep as job arrays, one after the other, and writes the sweep's points into its run folder."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -12,22 +12,27 @@ from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.submit.sbatch import SubmittedRun, TooManyJobsError
 from sbatchgen.jobs.submit.submission import Submission
 
-# Submits an array: its submission, options of sbatch, arguments of the script.
-Send = Callable[[Submission, tuple[str, ...], tuple[str, ...]], SubmittedRun]
+# A function that submits one array. It takes the array's submission, further options of sbatch, and the
+# arguments of the script.
+SubmitArray = Callable[[Submission, tuple[str, ...], tuple[str, ...]], SubmittedRun]
 
 
-def submit(
+def submit_arrays(
     submission: Submission,
     arrays: Sequence[SweepArray],
     throttle: int | None,
-    send: Send,
+    submit_array: SubmitArray,
     runs: list[SubmittedRun],
 ) -> None:
-    """Submit the arrays; halve an array while Slurm refuses it because the user would have too many jobs.
+    """Submit the arrays of a sweep, and add each submitted array to `runs`.
 
-    `throttle` limits the elements that run at once. The arrays then start one after the other, because Slurm
-    applies this limit to each array. Submitted arrays are added to `runs`. Raises SbatchgenError if an array
-    can't be submitted; after the first array the error also names the remaining points.
+    If Slurm refuses an array because the user would have too many jobs, its two halves are submitted instead.
+
+    `throttle` is the greatest number of tasks of the sweep that may run at once; None without a limit. Slurm
+    applies such a limit to each array, so each array then waits until the array before it has ended.
+
+    Raises SbatchgenError if an array can't be submitted. If earlier arrays were submitted, the error also
+    names the points that are not submitted.
     """
     waiting = list(arrays)
     while waiting:
@@ -40,15 +45,15 @@ def submit(
         # The script adds this number to the index of its task, which gives the number of its point.
         arguments = (str(array.first_point),) if array.first_point else ()
         try:
-            runs.append(send(replace(submission, record=record), tuple(options), arguments))
+            runs.append(submit_array(replace(submission, record=record), tuple(options), arguments))
         except SbatchgenError as error:
             if isinstance(error, TooManyJobsError) and len(array.indices) > 1:
                 waiting[:1] = array.halves()
                 continue
             if not runs:
                 raise
-            rest = [left.first_point + index for left in waiting for index in left.indices]
-            what = f"{len(rest):,} points are not submitted: {numbers_as_text(rest)}"
+            points = [unsent.first_point + index for unsent in waiting for index in unsent.indices]
+            what = f"{len(points):,} points are not submitted: {numbers_as_text(points)}"
             fix = f"later: sbatchgen resubmit {runs[0].record.run}"
             raise type(error)([*error.problems, Problem(what, fix=fix)]) from error
         del waiting[0]
@@ -56,11 +61,12 @@ def submit(
 
 @contextlib.contextmanager
 def keep_points(sweep: Sweep, submission: Submission, runs: Sequence[SubmittedRun]) -> Iterator[None]:
-    """Write the points into the run folder, and remove them at the end if no array was submitted.
+    """Write the points of a sweep into its run folder before the context, which submits the arrays.
 
-    Raises DocumentError if the folder has a sweep with other points.
+    If the context ends without a submitted array in `runs`, the new file is removed. Raises DocumentError if
+    the folder already holds a sweep with other points.
     """
-    assert submission.run_dir  # noqa: S101 - a job of Slurm has one
+    assert submission.run_dir  # noqa: S101 - each Slurm job has a run folder
     file, text = submission.run_dir / POINTS_FILE, sweep.as_csv().encode()
     try:
         is_new, is_same = False, files.read_own(file, len(text) + 1) == text

@@ -293,7 +293,7 @@ def _keys_of_activation(draft: Draft, command: Command) -> tuple[str, dict[str, 
     if not command.context.top or command.redirects or command.prefix or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():
-        keys = runtime.activation(command, draft)
+        keys = runtime.facts_of_command(command, draft)
         if keys is not None:
             return name, keys
     return None

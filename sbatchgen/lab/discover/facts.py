@@ -9,7 +9,7 @@ from types import MappingProxyType
 from sbatchgen.base.units import Duration, Memory, Release, Weights
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.slurm.config import array_limits
-from sbatchgen.jobs.slurm.fields import count
+from sbatchgen.jobs.slurm.fields import read_count
 from sbatchgen.jobs.slurm.partition import SlurmPartition
 from sbatchgen.lab.discover.entries import Entry, flow_list, flow_mapping, is_clean, lines, scalar
 from sbatchgen.lab.discover.shapes import Kinds, Shape, kinds_of_nodes, shapes
@@ -263,7 +263,7 @@ def _memory_keys(partition: SlurmPartition, cluster: LiveCluster) -> Iterator[En
         If the partition has the `excluding` value, the cluster's value does not count. For example,
         DefMemPerNode of a partition excludes DefMemPerCPU of the cluster.
         """
-        return own or (None if excluding else count(cluster.setting(setting)))
+        return own or (None if excluding else read_count(cluster.setting(setting)))
 
     per_cpu = effective(partition.mem_per_cpu, partition.mem_per_node, "DefMemPerCPU")
     cpu_max = effective(partition.mem_per_cpu_max, partition.mem_per_node_max, "MaxMemPerCPU")

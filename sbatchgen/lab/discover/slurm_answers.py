@@ -15,7 +15,7 @@ from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.slurm.accounts import Account, accounts, qos
 from sbatchgen.jobs.slurm.client import PrivateDataError, answer_if_any
 from sbatchgen.jobs.slurm.config import config, licenses, topology
-from sbatchgen.jobs.slurm.fields import count
+from sbatchgen.jobs.slurm.fields import read_count
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes
 from sbatchgen.jobs.slurm.partition import SlurmPartition, SlurmReservation, partitions, reservations
 
@@ -143,7 +143,7 @@ def _is_fast(interface: Path) -> bool:
         return True
     speed = _read(interface / "speed")
     is_up = _read(interface / "operstate") == "up"
-    return is_up and count(speed) >= _FAST_MBIT
+    return is_up and read_count(speed) >= _FAST_MBIT
 
 
 def _read(file: Path) -> str:

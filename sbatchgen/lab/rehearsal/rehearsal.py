@@ -300,7 +300,7 @@ def can_compute_memory(resolved: ResolvedJob) -> bool:
 
 def refuse_unfit(resolved: ResolvedJob) -> None:
     """Raise FitError for a job whose profile has no Slurm, or with too many processes for this machine."""
-    if not resolved.slurm:
+    if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="submit the job itself")
     processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
@@ -330,7 +330,9 @@ def _on_this_machine(
     unproven, args = [], list(resolved.args)
     # Data that are missing on a login node are missing for the job too, so nothing replaces them.
     is_login_node = bool(search_path.find("sbatch", environment))
-    missing = resolved.runtime.missing(resolved, partial(filled_path, folder=folder, environment=environment))
+    missing = resolved.runtime.missing_files(
+        resolved, partial(filled_path, folder=folder, environment=environment)
+    )
     if resolved.runtime.is_container or any(missing):
         unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})

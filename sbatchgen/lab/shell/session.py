@@ -58,7 +58,7 @@ def session_submission(
     if len(elements) > 1 and not runs_one_by_one(str(array)):
         what = f"the job is an array of several elements ({array}), and a shell has the environment of one"
         raise CommandLineError.of(what, at="--array", fix="name one element: --array 0")
-    if not request.resolved.slurm or base.review.script is None:
+    if not request.resolved.uses_slurm or base.review.script is None:
         text = render_request(request, session=True) if base.review.script else ""
         return replace(base, script=text.encode(), review=_session_review(base, text, ()))
     text = render_request(request, session=True)
