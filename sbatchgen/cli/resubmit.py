@@ -15,7 +15,7 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem, Slur
 from sbatchgen.base.quoting import word
 from sbatchgen.base.quoting import words as quoted_words
 from sbatchgen.cli import submit
-from sbatchgen.cli.jobs import snapshot_of
+from sbatchgen.cli.jobs import pop_snapshot_files
 from sbatchgen.cli.output import FORMAT, YES, completed_runs, current_folder
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
@@ -94,7 +94,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
             for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
         }
         keep_env = job_options.pop("keep_sbatch_env")
-        if snapshot_of(job_options) is not None:
+        if pop_snapshot_files(job_options) is not None:
             raise CommandLineError.of(f"{last.script} is a finished script: it can't run a snapshot")
         del job_options["job"]
         _resume_script(resumed, last, job_options, args, keep_env=keep_env, **submit_options)

@@ -13,7 +13,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.cli import submit
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, review_of, snapshot_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, pop_snapshot_files, request_of, review_of
 from sbatchgen.cli.output import BUDGET, FORMAT, YES, current_folder, note
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def run_sweep(
         name: job_options.pop(name)
         for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run", "reviewed", "form")
     }
-    options["snapshot"] = snapshot_of(job_options)
+    options["snapshot"] = pop_snapshot_files(job_options)
     params, file, random_count = options["params"], options["file"], options["most"]
     if bool(params) == bool(file) or (file and random_count):
         what = "give the points by --param, with or without --random, or by --file"
