@@ -307,7 +307,7 @@ def _refuse_several(submissions: Sequence[Submission], *, follow: bool) -> None:
     if len(submissions) == 1:
         return
     if follow:
-        fix = "leave --follow out; later, sbatchgen logs RUN --follow shows one of the jobs"
+        fix = "leave --follow out; later, --follow of sbatchgen logs shows one of the jobs"
         raise CommandLineError.of("--follow takes one job", fix=fix)
     if any(submission.local for submission in submissions):
         what = "several jobs need Slurm, and this profile has none"
