@@ -68,7 +68,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
     decides where it continues. For a sweep, resume does the same as resubmit; lr/0 is one point.
     """
     index = open_index()
-    resumed, element = find_point(index, run, changes=True)
+    resumed, element = find_point(index, run, in_doubt="ask")
     last = last_record(resumed)
     own_options = [*["--yes"] * yes, "--format", form]
     if last.command[1:2] == ("shell",):
@@ -124,7 +124,7 @@ def resubmit(
     Points that wait or run are not submitted; lr/0 is one point. Options change the job, as in: sbatchgen
     resubmit lr --failed --time 8:00:00. The bundled trainer continues from its last good checkpoint.
     """
-    named, point = find_point(open_index(), run, changes=True)
+    named, point = find_point(open_index(), run, in_doubt="ask")
     own_options = (*["--yes"] * yes, "--format", form)
     submit_points(args, named, (*options, *own_options), only=only or point, failed=failed)
 

@@ -179,7 +179,7 @@ def follow_run(
     from sbatchgen.jobs.runs import cost, status
     from sbatchgen.jobs.runs.job_log import RunLogs
 
-    run = find_run(index, name, changes=None)
+    run = find_run(index, name, in_doubt="ignore")
     logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
     asked_at, notes = 0.0, _StateNotes()
     with _progress_bar(run) as update_bar:

@@ -30,7 +30,7 @@ from sbatchgen.cli.runs import (
     find_plain_job,
     find_point,
     open_index,
-    point_states_of,
+    read_states,
     task_option,
 )
 
@@ -58,7 +58,7 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
     if run is None:
         _report_sum(month, below, form)
         return
-    (state,), problems = point_states_of(open_index(), [run])
+    (state,), problems = read_states(open_index(), [run])
     result = cost.make_report(state, os.environ)
     put_in_form(form, result, cost.as_text(result))
     slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""

@@ -19,7 +19,7 @@ from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, current_folder, 
 from sbatchgen.cli.runs import (
     POLL_S,
     open_index,
-    point_states_of,
+    read_states,
 )
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _show_status(
 
     since = 0.0 if every else time.time() - RECENT_S
     if names:
-        states, problems = point_states_of(index, names)
+        states, problems = read_states(index, names)
     else:
         states, problems = run_states(index, os.environ, index.runs(since=since))
         states = [*map(plain_state, _plain_jobs(index, folder)), *states] if folder else states

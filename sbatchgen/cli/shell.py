@@ -154,7 +154,7 @@ def _session_submission(job: str, job_options: dict[str, Any], debug: int | None
 
 
 def _find_session(name: str) -> Record | None:
-    """Return the record of a run's newest job, if the run has this name and the job is a session; else None."""
+    """Return the record of the newest job of run `name` if this job is a session; else None."""
     from sbatchgen.cli.output import current_folder
     from sbatchgen.jobs.runs.record import records
     from sbatchgen.jobs.submit import sbatch

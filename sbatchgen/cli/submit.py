@@ -171,7 +171,7 @@ def _refuse_unknown_runs(runs: Sequence[str]) -> None:
     from sbatchgen.cli.runs import find_point, open_index
 
     for name in runs:
-        find_point(open_index(), name, changes=True)  # raises for an unknown name
+        find_point(open_index(), name, in_doubt="ask")  # raises for an unknown name
 
 
 def submit_reviewed(
@@ -367,7 +367,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         raise CommandLineError.of(what, at=submission.option_sources["dependency"].at, fix="leave one out")
     conditions = [""] * len(after)  # without an index no run is known, and the first is refused below
     if index:
-        runs_and_points = [find_point(index, name, changes=True) for name in after]
+        runs_and_points = [find_point(index, name, in_doubt="ask") for name in after]
         states, _ = run_states(index, os.environ, [run for run, _ in runs_and_points])
         conditions = [
             after_completion(state, point)
