@@ -60,7 +60,8 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
         raise SlurmError(problems)
     jobs: list[_JobToCancel] = []
     for state, named in zip(states, named_jobs, strict=True):
-        only_job = named.job_id if named.point else ""  # 4711_3 is a task of job 4711, not of all the run's jobs
+        # 4711_3 is a task of job 4711. Other jobs of the run may have a task with this number.
+        only_job = named.job_id if named.point else ""
         jobs += _jobs_to_cancel(state, task or named.point, only_job)
     if jobs and not (yes or sys.stdin.isatty()):
         which = ", ".join(f"job {job.job_id} of run {job.state.run.name}" for job in jobs)
