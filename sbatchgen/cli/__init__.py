@@ -123,12 +123,12 @@ def _report(problems: Sequence[Problem], status: int, typed: list[str], meta: Ma
     """Print errors to stderr, and with --format json also as a document on stdout; return the status."""
     for problem in problems:
         say(problem, "error")
-    from sbatchgen.cli.typed_fix import asks_for_json, runner
+    from sbatchgen.cli.typed_fix import argv_maker, asks_for_json
 
     if asks_for_json(typed) and HAS_DOCUMENT not in meta:
         from sbatchgen.jobs.outputs.json_document import document
 
-        put(document({}, runner(click.Context(cli), typed), (status, problems)), nl=False)
+        put(document({}, argv_maker(click.Context(cli), typed), (status, problems)), nl=False)
     return status
 
 

@@ -154,7 +154,7 @@ def put_json(
 
     `refused` is an error, or findings, of which only errors count. The document holds these errors too.
     """
-    from sbatchgen.cli.typed_fix import runner
+    from sbatchgen.cli.typed_fix import argv_maker
     from sbatchgen.jobs.outputs.json_document import document
 
     context = click.get_current_context()
@@ -165,7 +165,7 @@ def put_json(
         failure = failure_of(errors)
         status_and_errors = (failure.exit_status, errors) if failure else None
     root = context.find_root()
-    put(document(output, runner(root, root.meta.get(TYPED, ())), status_and_errors), stream, nl=False)
+    put(document(output, argv_maker(root, root.meta.get(TYPED, ())), status_and_errors), stream, nl=False)
     if stream in (None, sys.stdout):
         context.meta[HAS_DOCUMENT] = True
 
