@@ -134,7 +134,7 @@ SEE = click.option(
     metavar="FOLDER",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
-    help="A folder that the job may read too, in the sandbox.",
+    help="Also let the job read this folder, in the sandbox.",
 )
 BRIEF = click.option("--brief", is_flag=True, help="With --format json: only what decides, in few words.")
 FORMAT = click.option(

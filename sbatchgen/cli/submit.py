@@ -215,24 +215,38 @@ def submit_reviewed(
 
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
     began = time.time()
-    submitted: list[SubmittedRun] = []
     with twin.refuse_twins(() if again or after else submissions, index, os.environ):
-        for number, submission in enumerate(submissions):
-            try:
-                with ids_on_stderr(form):
-                    submit_to_slurm(submission, index, dependencies[number], submitted, keep_env=keep_env)
-            except BaseException as error:
-                if len(submissions) > 1:
-                    _note_which_failed([submission.record.name for submission in submissions], number)
-                if submitted and isinstance(error, SbatchgenError):
-                    put_submitted(form, submitted, reviews, refused=error)
-                raise
+        submitted = _submit_all(submissions, index, dependencies, reviews, form, keep_env=keep_env)
     put_submitted(form, submitted, reviews)
     if follow and index:
         from sbatchgen.cli.run_logs import follow_run
 
         newest = submitted[-1].record
         sys.exit(follow_run(index, newest.run, since=min(began, newest.submitted)))
+
+
+def _submit_all(
+    submissions: Sequence[Submission],
+    index: Index | None,
+    dependencies: Sequence[str],
+    reviews: Sequence[Review],
+    form: str,
+    *,
+    keep_env: bool,
+) -> list[SubmittedRun]:
+    """Submit jobs in this order, each with its dependency; print which jobs are submitted if one fails."""
+    submitted: list[SubmittedRun] = []
+    for number, submission in enumerate(submissions):
+        try:
+            with ids_on_stderr(form):
+                submit_to_slurm(submission, index, dependencies[number], submitted, keep_env=keep_env)
+        except BaseException as error:
+            if len(submissions) > 1:
+                _note_which_failed([submission.record.name for submission in submissions], number)
+            if submitted and isinstance(error, SbatchgenError):
+                put_submitted(form, submitted, reviews, refused=error)
+            raise
+    return submitted
 
 
 def show_and_confirm(
@@ -292,11 +306,8 @@ def _ask(reviews: Sequence[Review], summary: str) -> None:
 
 def _note_which_failed(names: Sequence[str], failed_index: int) -> None:
     """Print which of several jobs are submitted, which job failed, and which jobs are not submitted."""
-    jobs_by_outcome = {
-        "submitted": names[:failed_index],
-        "stopped at": [names[failed_index]],
-        "not submitted": names[failed_index + 1 :],
-    }
+    jobs_by_outcome = {"submitted": names[:failed_index], "stopped at": [names[failed_index]]}
+    jobs_by_outcome["not submitted"] = names[failed_index + 1 :]
     for outcome, jobs in jobs_by_outcome.items():
         if jobs:
             note(f"note: {outcome}: {', '.join(jobs)}")
@@ -370,8 +381,7 @@ def _dependency(submission: Submission, index: Index | None, after: tuple[str, .
         runs_and_points = [find_point(index, name, in_doubt="ask") for name in after]
         states, _ = run_states(index, os.environ, [run for run, _ in runs_and_points])
         conditions = [
-            after_completion(state, point)
-            for state, (_, point) in zip(states, runs_and_points, strict=True)
+            after_completion(state, point) for state, (_, point) in zip(states, runs_and_points, strict=True)
         ]
     for name, condition in zip(after, conditions, strict=True):
         if not condition:
@@ -425,10 +435,8 @@ def submit_to_slurm(
 
 
 def show_submitted(runs: Sequence[SubmittedRun], verbs: str) -> None:
-    """Print the ids of submitted jobs, the messages of sbatch, and `verbs`, the commands for the run.
-
-    An id is printed as `sbatch --parsable` prints it: 4711, or 4711;CLUSTER.
-    """
+    """Print the ids of submitted jobs, the messages of sbatch, and `verbs`, the commands for the run."""
+    # An id is printed as `sbatch --parsable` prints it: 4711, or 4711;CLUSTER.
     ids = [f"{run.record.job};{run.record.cluster}".removesuffix(";") for run in runs]
     try:
         put("\n".join(ids))

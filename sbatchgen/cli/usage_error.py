@@ -15,7 +15,10 @@ COMMAND_FOR_WORD = {  # words that people type for a command, each with the comm
     "update": "profile discover --update",
 }
 # Options that people type although no command has them, each with the words to write instead.
-WORDS_FOR_OPTION = {"--gpu-type": "--gpus-per-node TYPE:N", "--conda-root": "--set runtimes.conda.root=FOLDER"}
+WORDS_FOR_OPTION = {
+    "--gpu-type": "--gpus-per-node TYPE:N",
+    "--conda-root": "--set runtimes.conda.root=FOLDER",
+}
 # Options of some commands, each with the option that has the same effect in other commands.
 OPTION_WITH_SAME_EFFECT = {"--json": "--format json", "--follow": "--watch", "--watch": "--follow"}
 
@@ -79,7 +82,7 @@ def _fix_in_command(error: click.UsageError, context: click.Context) -> str:
             fix = f"write {_usage_of(option, context)}"
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
             fix = f"write {_extra_word_with_option(error, context) or usage}"
-        case _ if isinstance(command, click.Group):  # click names no near command of a group that loads lazily
+        case _ if isinstance(command, click.Group):  # click can't suggest a command, as they are loaded late
             word, names = error.message.split("'")[1], command.list_commands(context)
             meant_command = f"{context.find_root().command_path} {COMMAND_FOR_WORD.get(word, '')}"
             is_in_group = word in COMMAND_FOR_WORD and meant_command.startswith(f"{context.command_path} ")
