@@ -16,7 +16,7 @@ from sbatchgen.base.quoting import word
 from sbatchgen.base.quoting import words as quoted_words
 from sbatchgen.cli import submit
 from sbatchgen.cli.jobs import pop_snapshot_files
-from sbatchgen.cli.output import FORMAT, YES, completed_runs, current_folder
+from sbatchgen.cli.output import FORMAT, YES, complete_run, current_folder
 from sbatchgen.cli.runs import check_folder, find_point, open_index
 from sbatchgen.cli.sweeps import run_sweep, sweep
 
@@ -54,7 +54,7 @@ def _warn_if_completed(index: Index, run: Run) -> None:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("run", metavar="RUN", shell_complete=completed_runs)
+@click.argument("run", metavar="RUN", shell_complete=complete_run)
 @click.argument("options", metavar="[OPTIONS OF SUBMIT]", nargs=-1, type=click.UNPROCESSED)
 @YES
 @FORMAT
@@ -108,7 +108,7 @@ def _words_of_own_options(form: str, *, yes: bool) -> list[str]:
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
-@click.argument("run", metavar="RUN", shell_complete=completed_runs)
+@click.argument("run", metavar="RUN", shell_complete=complete_run)
 @click.argument("options", metavar="[OPTIONS OF SWEEP]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--failed", is_flag=True, help="Only points that failed or were stopped.")
 @click.option(

@@ -41,8 +41,8 @@ LOG_POLL_S = 0.5  # seconds between two looks at a log
 DEFAULT_LINES = 20  # how many of the last lines --follow and --format json show if --lines does not say it
 
 
-def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the programs of RUN that have logs."""
+def _complete_program(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the programs of RUN that have logs, and that complete the typed word."""
     from sbatchgen.jobs.runs import program_states
 
     with contextlib.suppress(SbatchgenError, OSError):
@@ -85,7 +85,7 @@ def _check_program(run: Run, program: str) -> None:
     "--program",
     metavar="NAME",
     default="",
-    shell_complete=_completed_programs,
+    shell_complete=_complete_program,
     help="Show the log of one of several programs. [default: the job's log, with the main program]",
 )
 @FORMAT
@@ -136,7 +136,7 @@ def _log_printer(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
         return
     pieces: list[bytes] = []
     yield pieces.append
-    output.put_json(logs_output(run, output.harmless(b"".join(pieces))))
+    output.put_json(logs_output(run, output.escape_controls(b"".join(pieces))))
 
 
 def _show_plain_log(

@@ -15,7 +15,7 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem
 from sbatchgen.base.quoting import ALSO, numbers_as_text
 from sbatchgen.cli.output import (
     FORMAT,
-    completed_runs,
+    complete_run,
     current_folder,
     note,
     print_bytes,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", metavar="[RUN]", required=False, shell_complete=completed_runs)
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option("--month", metavar="YYYY-MM", default="", help="Show the sum of the jobs submitted in a month.")
 @click.option(
     "--below", metavar="FOLDER", type=click.Path(), help="Show the sum of your runs below a folder."

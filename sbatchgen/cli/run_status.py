@@ -15,7 +15,7 @@ import click
 from sbatchgen.base.errors import CommandLineError, Problem
 from sbatchgen.base.quoting import counted
 from sbatchgen.cli import output
-from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, current_folder, note, put, say
+from sbatchgen.cli.output import BRIEF, FORMAT, complete_run, current_folder, note, put, say
 from sbatchgen.cli.runs import (
     POLL_S,
     open_index,
@@ -31,7 +31,7 @@ RECENT_S = 7 * 86400.0  # without --all, status shows only runs that wait, run o
 
 
 @click.command()
-@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completed_runs)
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
 @click.option("--all", "all_runs", is_flag=True, help="Also show runs that ended more than a week ago.")
 @click.option("--watch", is_flag=True, help=f"Show the output again every {POLL_S:g} seconds.")
 @click.option("--scan", metavar="FOLDER", type=click.Path(), help="First add the runs found in this folder.")

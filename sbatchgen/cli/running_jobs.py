@@ -13,7 +13,7 @@ import click
 from sbatchgen.base.errors import CommandLineError, DocumentError, SlurmError
 from sbatchgen.base.quoting import word as quoted
 from sbatchgen.base.quoting import words
-from sbatchgen.cli.output import FORMAT, completed_runs, note, put_json
+from sbatchgen.cli.output import FORMAT, complete_run, note, put_json
 from sbatchgen.cli.runs import (
     RUNS,
     find_job,
@@ -207,7 +207,7 @@ _GPU_WARNING = """[ "${{SLURM_GPUS_ON_NODE:-{gpus}}}" -ge {gpus} ] ||
 
 
 @click.command("exec", options_metavar="")
-@click.argument("run", metavar="RUN -- COMMAND", shell_complete=completed_runs)
+@click.argument("run", metavar="RUN -- COMMAND", shell_complete=complete_run)
 @click.pass_obj
 def exec_(command: tuple[str, ...], /, run: str) -> None:
     """Run a command on each node of a run.

@@ -22,7 +22,7 @@ from sbatchgen.base.errors import (
 )
 from sbatchgen.base.quoting import ALSO, one_line
 from sbatchgen.base.quoting import word as quoted
-from sbatchgen.cli.output import completed_runs, current_folder, note
+from sbatchgen.cli.output import complete_run, current_folder, note
 
 if TYPE_CHECKING:
     from sbatchgen.jobs.runs.index import Index, Run
@@ -35,8 +35,8 @@ POLL_S = 10.0  # seconds between two questions to Slurm, whose manual pages ask 
 # it shows, ask the user before it changes a run, or use the run NAME without a word.
 InDoubt = Literal["note", "ask", "ignore"]
 
-RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
-RUNS = click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=completed_runs)
+RUN = click.argument("run", metavar="RUN", shell_complete=complete_run)
+RUNS = click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_run)
 
 
 class NamedPoint(NamedTuple):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from sbatchgen.check.lint.linting import ExtraFindings, Outcome
 
 
-def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
-    """Complete ids of rules with their titles."""
+def complete_rule(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Return the ids of rules that complete the typed word, each with its title."""
     from click.shell_completion import CompletionItem
 
     from sbatchgen.check.rules.rule_page import pages
@@ -71,11 +71,11 @@ SLURM = click.option(
     "--select",
     multiple=True,
     metavar="RULES",
-    shell_complete=completed_rules,
+    shell_complete=complete_rule,
     help="Apply only these rules, such as SB204 or SB3,SB4.",
 )
 @click.option(
-    "--disable", multiple=True, metavar="RULES", shell_complete=completed_rules, help="Leave these rules out."
+    "--disable", multiple=True, metavar="RULES", shell_complete=complete_rule, help="Leave these rules out."
 )
 @click.option("--pedantic", is_flag=True, help="Also apply pedantic rules: true, and mostly harmless.")
 @click.option(
@@ -102,7 +102,7 @@ SLURM = click.option(
     "--explain",
     multiple=True,
     metavar="RULES",
-    shell_complete=completed_rules,
+    shell_complete=complete_rule,
     help="Explain these rules, such as SB104.",
 )
 def lint(

@@ -27,7 +27,7 @@ from sbatchgen.cli.output import (
     BUDGET,
     FORMAT,
     YES,
-    completed_runs,
+    complete_run,
     failure_of,
     note,
     note_lines,
@@ -82,7 +82,7 @@ _PREFLIGHT_OPTIONS = {
     "--after",
     metavar="RUN",
     multiple=True,
-    shell_complete=completed_runs,
+    shell_complete=complete_run,
     help="Start only when this run, or point as lr/0, has completed.",
 )
 @SNAPSHOT

@@ -178,7 +178,7 @@ def test_a_log_that_grows_may_be_cut_anywhere(folder: Path, programs: Path, comm
     assert output._HARMLESS.split("\x1b[2J")[0] == "\x1b[2J"
     for cut in range(len(LOG)):
         parts = (LOG[:cut], LOG[cut:])
-        shown = "".join(output.harmless(part) for part in parts)
+        shown = "".join(output.escape_controls(part) for part in parts)
         rest = shown.replace("\x1b[31m", "").replace("\x1b[0m", "")
         assert "\x1b" not in rest, cut
 
