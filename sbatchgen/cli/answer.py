@@ -33,7 +33,7 @@ def answer(argv: Sequence[str], files: Mapping[str, bytes], *, site: str = "") -
     sys.stdout, sys.stderr = (io.TextIOWrapper(data, "utf-8", write_through=True) for data in (out, err))
     try:
         os.environ.clear()
-        # A folder that everybody can change must be trusted by name. In a browser this is true of all folders.
+        # A folder that everybody can change must be trusted by name. In a browser, all folders are like this.
         site_variables = {"SBATCHGEN_PATH": site, "SBATCHGEN_TRUST": site}
         os.environ.update({FILES_ELSEWHERE: "1", "PATH": "", "XDG_CONFIG_DIRS": os.devnull, **site_variables})
         main(argv)
