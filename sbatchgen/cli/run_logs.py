@@ -47,7 +47,7 @@ def _complete_program(ctx: click.Context, _: click.Parameter, incomplete: str) -
 
     with contextlib.suppress(SbatchgenError, OSError):
         typed_run = ctx.params.get("run") or next(iter(ctx.args), "")  # --program may come before RUN
-        run, _ = find_point(open_index(), typed_run)
+        run = find_point(open_index(), typed_run).run
         return [name for name in program_states.logs(run.folder) if name.startswith(incomplete)]
     return []
 
@@ -157,7 +157,7 @@ def _show_plain_log(
     has_other_tasks = any(row.task and row.id != job.id for row in job.rows)
     if has_other_tasks:
         array_id = job.id.partition("_")[0]
-        note(f"note: this is the log of {job.id}; for another task: sbatchgen logs {array_id} --task N")
+        note(f"note: this log is of {job.id}; sbatchgen logs {array_id} --task N shows another task")
     has_log = reader.show(print_piece)
     asked_at = time.monotonic()
     while follow and job.row and not job.row.state.ended:
