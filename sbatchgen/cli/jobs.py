@@ -77,7 +77,9 @@ class JobCommand(click.Command):
 
         *own_options, help_option = super().get_params(ctx)
         as_help: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-        help_all = click.Option(["--help-all"], callback=_show_all, help="Show all options.", **as_help)
+        help_all = click.Option(
+            ["--help-all"], callback=_print_full_help, help="Show all options.", **as_help
+        )
         options = [*own_options, *parameters(), help_all, help_option]
         metavar = self.usage.split()[0]
         if not metavar.startswith("JOB"):
@@ -89,11 +91,11 @@ class JobCommand(click.Command):
         return [job, *options]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """Return the usage. It does not follow click's order, in which options come before JOB."""
+        """Return the usage as it was given, because click would put the options before JOB."""
         return [self.usage]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's options, then a job's by group; without --help-all, only its common options."""
+        """Write the command's own options, and those of a job by group: all of them only with --help-all."""
         from sbatchgen.jobs.inputs.flags import GROUPS, JobOption
 
         rows_by_group: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
@@ -107,7 +109,7 @@ class JobCommand(click.Command):
                 formatter.write_dl(rows)
 
 
-def _show_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
+def _print_full_help(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
     """Print the help with all options, and exit. click calls this function for --help-all."""
     if value:
         ctx.meta[HELP_ALL] = True
@@ -378,18 +380,18 @@ def plan(
         put(visible(listing.difference(*dry_runs)), nl=False)
         return
     (script, _, nodes), dry_run = scripts[0], dry_runs[0]
-    refused = refusal(script)
-    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(dry_run)]
+    refused = refusal(script)  # the finding that sbatch refuses the script, or None
+    findings = [*([refused] if refused else []), *misfits(script, nodes=nodes), *lint_started(dry_run)]
+    status = LIMIT_STATUS if dry_run.ended.limit else 0  # after a limit, the script may do more than is shown
     if form == "json":
         from sbatchgen.lab.plan.plan_output import plan_output
 
         put_json(plan_output(dry_run, findings, refused, brief=brief), refused=findings)
         failure = failure_of(findings)
-        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(dry_run.ended.limit))
+        sys.exit(failure.exit_status if failure else status)
     put(visible(listing.as_text(dry_run, refused, process=process)))
     report(findings)
-    if dry_run.ended.limit:  # the script may do more than the plan shows
-        sys.exit(LIMIT_STATUS)
+    sys.exit(status)
 
 
 def _refuse_wrong_count(jobs: tuple[str, ...], *, diff: bool) -> None:
@@ -397,14 +399,16 @@ def _refuse_wrong_count(jobs: tuple[str, ...], *, diff: bool) -> None:
     job_count = 2 if diff else 1
     if len(jobs) == job_count:
         return
-    rule = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
+    usage = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
     fix = "name two jobs after --diff" if diff else ""
     if len(jobs) == 2:  # two jobs without --diff: the user may have forgotten the option
         fix = f"sbatchgen plan --diff {word(jobs[0])} {word(jobs[1])}"
-    raise CommandLineError.of(f"{rule}, not {len(jobs)}", fix=fix)
+    raise CommandLineError.of(f"{usage}, not {len(jobs)}", fix=fix)
 
 
 class _ScriptToPlan(NamedTuple):
+    """A script that `plan` runs, and the inputs of its dry run."""
+
     script: JobScript
     inputs: DryRunInputs
     nodes: int | None  # the typed --nodes, which replaces the --nodes of a finished script
@@ -437,8 +441,8 @@ def _script_to_plan(
         what = f"{job} is a finished script: --{unusable[0].replace('_', '-')} can't change it"
         raise CommandLineError.of(what, fix="edit the script; only --nodes and --profile go with a script")
     settings = settings_of(Places(current_folder(), os.environ), job_options.get("profile"), runs_here=True)
-    release = "" if settings.assumed else settings.slurm
-    script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
+    known_release = "" if settings.assumed else settings.slurm
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=known_release)
     typed_nodes = {"nodes": job_options["nodes"]} if job_options["nodes"] else {}
     nodes = layer_of((), typed_nodes).values.get("options.nodes")
     return _ScriptToPlan(script, read_inputs(args, variables, files), nodes)

@@ -144,7 +144,7 @@ def _source_and_file(
         source = resolved.facts.source or (None if is_file else image)
     if source is None:
         what = f"{profile_words} does not say where {to} comes from"
-        fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile as {key}.source"
+        fix = f"give the URI, as docker://pytorch/pytorch, or write it into the profile: {key}.source"
         raise CommandLineError.of(what, fix=fix)
     return source, to
 

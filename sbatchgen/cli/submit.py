@@ -46,12 +46,10 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
     from sbatchgen.jobs.submit.submission import Submission
 
-DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Review what this very command would submit, and stop."
-)
+DRY_RUN = click.option("--dry-run", is_flag=True, help="Review what the same command would submit, and stop.")
 
 FOLLOW = click.option(
-    "--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C leaves it alone."
+    "--follow", is_flag=True, help="Wait for the job and show its log. Ctrl-C does not end the job."
 )
 # Key in the `meta` of a click context: `resume` puts findings there, and the review shows them.
 EXTRA_FINDINGS = "sbatchgen.found"
@@ -83,7 +81,7 @@ _PREFLIGHT_OPTIONS = {
     metavar="RUN",
     multiple=True,
     shell_complete=complete_run,
-    help="Start only when this run, or point as lr/0, has completed.",
+    help="Start only after this run, or a point such as lr/0, has completed.",
 )
 @SNAPSHOT
 @SNAPSHOT_FILE
@@ -214,15 +212,16 @@ def submit_reviewed(
         from sbatchgen.jobs.submit import local
 
         sys.exit(local.run_locally(submissions[0], os.environ, index=index, note=note, show=put_log))
-    began = time.time()
+    submission_began = time.time()
     with twin.refuse_twins(() if again or after else submissions, index, os.environ):
         submitted = _submit_all(submissions, index, dependencies, reviews, form, keep_env=keep_env)
     put_submitted(form, submitted, reviews)
     if follow and index:
         from sbatchgen.cli.run_logs import follow_run
 
-        newest = submitted[-1].record
-        sys.exit(follow_run(index, newest.run, since=min(began, newest.submitted)))
+        last_record = submitted[-1].record
+        since = min(submission_began, last_record.submitted)  # logs of earlier jobs of the run are not shown
+        sys.exit(follow_run(index, last_record.run, since=since))
 
 
 def _submit_all(
