@@ -38,7 +38,7 @@ class _JobToCancel(NamedTuple):
 
 @click.command()
 @RUNS
-@task_option("Only this task of an array or a sweep.")
+@task_option("Cancel only this task of an array or a sweep.")
 @click.option("--now", is_flag=True, help="Cancel at once, without a last checkpoint.")
 @click.option("--yes", "-y", is_flag=True, help="Cancel even without a terminal, such as in a script.")
 @FORMAT
@@ -80,7 +80,7 @@ def cancel(names: tuple[str, ...], *, task: str, now: bool, yes: bool, form: str
 def _jobs_to_cancel(state: RunState, task: str, only_job: str) -> list[_JobToCancel]:
     """Return the jobs of a run that wait or run, or with `task` this task of each of these jobs.
 
-    `only_job` is the id of the only job to cancel, or "".
+    `only_job` is the id of the only job to cancel. Without it, the state may be about one job: `state.job`.
     """
     name, only_job = state.run.name, only_job or state.job
     # The last job comes first, so that no job of a chain starts while the others are cancelled.

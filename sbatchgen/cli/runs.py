@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 POLL_S = 10.0  # seconds between two questions to Slurm, whose manual pages ask for few questions
 
-# What a command does if ./runs/NAME is the folder of another run than the run NAME: print a note which run
-# it shows, ask the user before it changes a run, or use the run NAME without a word.
+# What a command does if ./runs/NAME is the folder of another run than the run NAME: it prints a note which
+# run it shows, it asks the user because it changes a run, or it uses the run NAME without a note.
 InDoubt = Literal["note", "ask", "ignore"]
 
 RUN = click.argument("run", metavar="RUN", shell_complete=complete_run)
@@ -78,8 +78,8 @@ def find_run(index: Index, word: str, *, in_doubt: InDoubt = "note") -> Run:
         if others:
             _tell_apart(index, word, runs[0], others[0], must_ask=in_doubt == "ask")
         return runs[0]
-    if not runs and (plain := find_plain_job(index, word)):
-        raise _refusal_to_change(plain)
+    if not runs and (plain_job := find_plain_job(index, word)):
+        raise _refusal_of_plain_job(plain_job)
     names = [run.name for run in (runs or index.runs())]
     if runs:
         raise CommandLineError.of(f"'{word}' is ambiguous", fix=f"name one run: {', '.join(names[-20:])}")
@@ -123,7 +123,7 @@ def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
     return find(word, current_folder(), os.environ, task if task.isdecimal() else "")
 
 
-def _refusal_to_change(job: PlainJob) -> SbatchgenError:
+def _refusal_of_plain_job(job: PlainJob) -> SbatchgenError:
     """Return the error for a job that belongs to no run, if the command needs a run."""
     if job.owner:
         fix = f"{_how_to_continue(job)}{ALSO}status, logs, diagnose and plot can read it"
@@ -146,8 +146,8 @@ def _how_to_continue(job: PlainJob) -> str:
     """Return the fix that continues a colleague's training in a run folder of the user's own."""
     from sbatchgen.base.machine.trust import user_name
 
-    newest = job.newest_checkpoint
-    resume = f"--resume {quoted(str(newest))}" if newest else "--resume and its checkpoint"
+    checkpoint = job.newest_checkpoint
+    resume = f"--resume {quoted(str(checkpoint))}" if checkpoint else "--resume and its checkpoint"
     run_dir = quoted(f"runs-{user_name(os.geteuid())}/{job.folder.name}")
     return f"to continue its training, submit your job with {resume} --run-dir {run_dir}"
 
@@ -222,5 +222,5 @@ def check_folder(run: Run) -> None:
     except (FileNotFoundError, NotADirectoryError) as error:
         what = f"the folder of run {run.name} is gone: {run.folder}"
         raise DocumentError.of(
-            what, fix="if it was moved, enter it again: --scan of sbatchgen status takes the folder above it"
+            what, fix="if it was moved, add it again: --scan of sbatchgen status takes the folder above it"
         ) from error

@@ -226,7 +226,7 @@ def test_a_run_without_slurm_is_not_called_dead_for_its_folder(
                 refused = command(*verb)
                 assert refused.status == 3
                 assert f"the folder of run cpu is gone: {folder}/runs/cpu\n" in refused.err
-                assert "fix: if it was moved, enter it again: --scan of sbatchgen status" in refused.err
+                assert "fix: if it was moved, add it again: --scan of sbatchgen status" in refused.err
             shown = command("status", "--scan", "runs").out
         else:
             assert (cancelled.status, "is not known" in cancelled.err) == (3, True)
