@@ -97,6 +97,7 @@ def run_sweep(
     job_options["array"] = "0"  # a placeholder: the arrays depend on the cluster, which the request names
     request = request_of(job, args, job_options)
     arrays = divide_into_arrays(chosen, _max_tasks(request.resolved))
+    # In a single array from point 0, the index of a task is the number of its point.
     gets_first_point = len(arrays) > 1 or arrays[0].first_point > 0
     new_sweep = dataclasses.replace(
         new_sweep, submitted_points=len(chosen), gets_first_point=gets_first_point
@@ -133,9 +134,8 @@ def _throttle_within_budgets(throttle: int | None, point_count: int, array_count
     for standing in standings(os.environ):
         if standing.jobs is None:
             continue
-        max_by_budget = max(
-            int(standing.jobs) // array_count, 1
-        )  # if no job is left, the submission is refused
+        # At least one: if the budget leaves no job, the submission is refused later.
+        max_by_budget = max(int(standing.jobs) // array_count, 1)
         if max_by_budget < min(throttle or point_count, point_count):
             why = f"the budget {standing.file} leaves {standing.jobs} jobs"
             note(f"note: at most {max_by_budget} points run at a time: {why}")
