@@ -134,7 +134,9 @@ def _show_start_now(job: str, args: tuple[str, ...], job_options: dict[str, Any]
 
 @click.command(cls=JobCommand)
 @NEEDS
-@click.option("--fit", is_flag=True, help="Cut a training that resumes into jobs that fit into free GPUs.")
+@click.option(
+    "--fit", is_flag=True, help="Cut a training that resumes into shorter jobs that fit into holes."
+)
 @FORMAT
 @click.pass_obj
 def when(
@@ -142,9 +144,9 @@ def when(
 ) -> None:
     """Show when a job would start, and which shapes of it would end sooner.
 
-    A shape is a number of GPUs with a time limit, and its row shows the options to submit it. A row of the
-    kind hole starts now, on free GPUs. A plan is Slurm's own plan for a job that waits. A bound is rough,
-    because sbatch --test-only ignores holes. when submits nothing.
+    A shape is the job with other options, such as fewer nodes, and its row shows these options. A hole is
+    nodes that are free now, until a planned job takes them. A plan is Slurm's own plan for a job that waits.
+    A bound is rough, because sbatch --test-only ignores holes. when submits nothing.
     """
     from sbatchgen.jobs.review.free_gpus import starts_as_text
 
@@ -158,7 +160,7 @@ def find_and_record_starts(
     """Return when a job would start, and record these starts, to compare them with the real starts later.
 
     `needs` is the typed time that the training still needs, or None. With `fit`, a row may also be a piece
-    of the training, if the piece fits into free GPUs.
+    of the training that fits into a hole.
     """
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.runs import shown_starts
