@@ -32,7 +32,7 @@ def test_who_can_put_another_folder_in_its_place_is_named_too(project: Path, com
     give_to_group(project)
     (project / "inner").mkdir()
     said = command("trust", str(project / "inner")).err
-    assert "decides with you what your jobs run: the group nogroup" in said
+    assert "decide with you what your jobs run: the group nogroup" in said
 
 
 def test_a_folder_of_a_group_is_trusted_once_and_for_all(shared: Path, command: Command) -> None:
