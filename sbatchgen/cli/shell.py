@@ -166,10 +166,10 @@ def _find_session(name: str) -> Record | None:
     return submissions[-1] if submissions and session.is_session(submissions[-1]) else None
 
 
-def _submit_and_open(submission: Submission, keep: int, command: tuple[str, ...], use: str | None) -> int:
+def _submit_and_open(submission: Submission, keep_s: int, command: tuple[str, ...], use: str | None) -> int:
     """Submit a session, open its shell, and return the shell's exit status.
 
-    `keep` is how many seconds the job stays after the last terminal has closed. With 0, the job ends with
+    `keep_s` is how many seconds the job stays after the last terminal has closed. With 0, the job ends with
     the shell.
     """
     from sbatchgen.jobs.slurm import client
@@ -178,24 +178,24 @@ def _submit_and_open(submission: Submission, keep: int, command: tuple[str, ...]
 
     index = sbatch.open_index(os.environ, note)
     with sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock):
-        script_args = (str(keep),)
+        script_args = (str(keep_s),)
         run = sbatch.submit(
             reserved, (), script_args, lock=lock, environment=os.environ, index=index, note=note
         )
     record, row = run.record, None
-    if keep:
+    if keep_s:
         note(f"note: run {record.run}, job {record.job}; another shell there: sbatchgen shell {record.run}")
     try:
-        with contextlib.nullcontext() if keep else _exit_at_hang_up():
+        with contextlib.nullcontext() if keep_s else _exit_at_hang_up():
             row = _wait_until_running(record)
         status = _attach(row, record, command, use, is_first=True)
     except BaseException:
-        is_kept = keep and row  # the session runs, and waits `keep` seconds for the next terminal
+        is_kept = keep_s and row  # the session runs, and waits for the next terminal
         if not is_kept:
             client.answer_if_any(["scancel", record.job], os.environ)
         raise
     # A session to which a terminal has connected ends by itself, and other terminals may still use it.
-    if status == _CONNECTION_LOST and not keep and not session.was_opened(record):
+    if status == _CONNECTION_LOST and not keep_s and not session.was_opened(record):
         client.answer_if_any(["scancel", record.job], os.environ)
     return status
 

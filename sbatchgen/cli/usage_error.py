@@ -82,7 +82,7 @@ def _fix_in_command(error: click.UsageError, context: click.Context) -> str:
             fix = f"write {_usage_of(option, context)}"
         case _ if isinstance(error, click.BadParameter) or "extra argument" in error.message:
             fix = f"write {_extra_word_with_option(error, context) or usage}"
-        case _ if isinstance(command, click.Group):  # click can't suggest a command, as they are loaded late
+        case _ if isinstance(command, click.Group):  # the command is unknown
             word, names = error.message.split("'")[1], command.list_commands(context)
             meant_command = f"{context.find_root().command_path} {COMMAND_FOR_WORD.get(word, '')}"
             is_in_group = word in COMMAND_FOR_WORD and meant_command.startswith(f"{context.command_path} ")
