@@ -159,8 +159,7 @@ def find_and_record_starts(
 ) -> Prospects:
     """Return when a job would start, and record these starts, to compare them with the real starts later.
 
-    `needs` is the typed time that the training still needs, or None. With `fit`, a row may also be a piece
-    of the training that fits into a hole.
+    `needs` is the typed time that the training still needs. With `fit`, a piece of it may fill a hole.
     """
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.runs import shown_starts
@@ -179,8 +178,7 @@ def find_and_record_starts(
     moment = read_moment(os.environ)
     default_partitions = [partition.name for partition in moment.partitions if partition.default]
     partitions = [*resolved.resources.partitions] or default_partitions
-    if not has_partition:
-        partitions += map(str, resolved.profile.partitions)
+    partitions += [] if has_partition else map(str, resolved.profile.partitions)
     rerun = typed_request.rerun  # sbatchgen render JOB --profile PROFILE ...
     # With its profile named, a request prints no note about the default profile again.
     named_profile = {"profile": rerun[rerun.index("--profile") + 1]}

@@ -18,6 +18,7 @@ from sbatchgen.jobs.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
@@ -135,6 +136,16 @@ def _print_outcomes(outcomes: Sequence[Row], output: RehearseOutput, form: str) 
         put(f"\n{failure_count} of {len(outcomes)} failed")
 
 
+def _options_of_short_job(resolved: ResolvedJob, job_options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that make a job short, unless typed, and give it a name and a run folder of its own.
+
+    The run folder is new, because the trainer would resume a rehearsal in an older folder.
+    """
+    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
+    run_dir = f"{resolved.run_dir}-rehearsal-{time.strftime('%m%d-%H%M%S')}"
+    return {**limits, "job_name": f"{resolved.name}-rehearsal", "run_dir": run_dir, "max_restarts": "1"}
+
+
 def _rehearse_on_cluster(
     job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool
 ) -> list[Row]:
@@ -155,11 +166,7 @@ def _rehearse_on_cluster(
     if not resolved.slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
-    # The run folder is new, because the trainer would resume a rehearsal in an older folder.
-    run_dir = f"{resolved.run_dir}-rehearsal-{time.strftime('%m%d-%H%M%S')}"
-    run_options = {"job_name": f"{resolved.name}-rehearsal", "run_dir": run_dir, "max_restarts": "1"}
-    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
-    short_job = request_of(job, args, {**job_options, **limits, **run_options})
+    short_job = request_of(job, args, {**job_options, **_options_of_short_job(resolved, job_options)})
     submission = submission_of_job(short_job, os.environ, current_folder())
     if not show_and_confirm([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []

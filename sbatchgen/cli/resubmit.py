@@ -23,6 +23,7 @@ from sbatchgen.cli.sweeps import run_sweep, sweep
 if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.sweep import Sweep
     from sbatchgen.jobs.runs.index import Index, Run
+    from sbatchgen.jobs.runs.points import Point
     from sbatchgen.jobs.runs.record import Record
 
 # Options that say how to submit a job. They do not describe the job, so no record has them.
@@ -90,10 +91,7 @@ def resume(args: tuple[str, ...], /, run: str, *, options: tuple[str, ...], yes:
         return
     with _context_of_words(submit.submit, [record.script, *array, *all_options], args) as context:
         job_options = context.params
-        submit_options = {
-            name: job_options.pop(name)
-            for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
-        }
+        submit_options = {name: job_options.pop(name) for name in submit.SUBMIT_OPTIONS}
         keep_env = job_options.pop("keep_sbatch_env")
         if pop_snapshot_files(job_options) is not None:
             what = f"{record.script} is a finished script: it can't run a snapshot"
@@ -146,27 +144,16 @@ def submit_points(
     `point_list` is a list such as 3,17-19. Without a list, all points that are not done are submitted. With
     `failed`, only points that failed or were stopped are submitted. `options` are words for `sweep`.
     """
-    from sbatchgen.check.sbatch.array import indices
-    from sbatchgen.jobs.runs import points
     from sbatchgen.jobs.runs.status import run_states
 
-    listed_points = {number for numbers in indices(point_list) or () for number in numbers}
-    if point_list and not listed_points:
-        what = f"'{point_list}' is not a list of points"
-        raise CommandLineError.of(what, at="--points", fix="write 3,17-19")
+    listed_points = _numbers_in(point_list)
     (state,), problems = run_states(open_index(), os.environ, [run])
     name, recorded_sweep = state.run.name, state.sweep
     if problems:
         raise SlurmError(problems)
     if recorded_sweep is None:
         raise CommandLineError.of(f"run {name} is not a sweep", fix=f"sbatchgen resume {name}")
-    chosen = [
-        point.number
-        for point in recorded_sweep.points
-        if not point.live
-        and (point.number in listed_points if point_list else point.state != points.DONE)
-        and (not failed or point.state in (points.FAILED, points.STOPPED))
-    ]
+    chosen = _points_to_submit(recorded_sweep.points, listed_points, failed=failed)
     record = _enter_folder_of_last_job(state.run)
 
     def choose_if_unchanged(sweep_now: Sweep) -> list[int]:
@@ -181,6 +168,33 @@ def submit_points(
     trainer_args = (*recorded_args, *args)
     with _context_of_words(sweep, [*job_words, *options], trainer_args) as context:
         run_sweep(trainer_args, context.params.pop("job"), context.params, choose_if_unchanged)
+
+
+def _numbers_in(point_list: str) -> set[int]:
+    """Return the numbers in a list such as 3,17-19; raise CommandLineError for another text, except ""."""
+    from sbatchgen.check.sbatch.array import indices
+
+    numbers = {number for span in indices(point_list) or () for number in span}
+    if point_list and not numbers:
+        what = f"'{point_list}' is not a list of points"
+        raise CommandLineError.of(what, at="--points", fix="write 3,17-19")
+    return numbers
+
+
+def _points_to_submit(sweep_points: Sequence[Point], listed: set[int], *, failed: bool) -> list[int]:
+    """Return the numbers of the listed points, or of all unfinished points, that neither wait nor run.
+
+    With `failed`, return only points that failed or were stopped.
+    """
+    from sbatchgen.jobs.runs import points
+
+    return [
+        point.number
+        for point in sweep_points
+        if not point.live
+        and (point.number in listed if listed else point.state != points.DONE)
+        and (not failed or point.state in (points.FAILED, points.STOPPED))
+    ]
 
 
 def _context_of_words(command: click.Command, words: Sequence[str], args: tuple[str, ...]) -> click.Context:
@@ -248,21 +262,12 @@ def _resume_script(
 
     Raises DocumentError if the script has changed since the run's last job.
     """
-    from sbatchgen.base.files import read_file, read_own
     from sbatchgen.base.finding import Finding
-    from sbatchgen.jobs.inputs.document import MAX_BYTES
     from sbatchgen.jobs.runs import folder_check, submitted_scripts
     from sbatchgen.jobs.submit.finished import submission_of_script
 
-    submitted_copy, script = submitted_scripts.path(run.folder, record.job), Path(record.script)
-    try:
-        is_unchanged = read_own(submitted_copy, MAX_BYTES) == read_file(script, MAX_BYTES)
-    except OSError:
-        is_unchanged = False
-    if not is_unchanged:
-        what = f"{script} has changed since job {record.job} ran it"
-        fix = f"submit {script} as a new run, or {submitted_copy}, which job {record.job} ran"
-        raise DocumentError.of(what, fix=fix)
+    script = Path(record.script)
+    _refuse_changed_script(script, submitted_scripts.path(run.folder, record.job), record.job)
     submission = submission_of_script(
         script, job_options, args, os.environ, current_folder(), keep_env=keep_env, earlier=record.options
     )
@@ -277,3 +282,18 @@ def _resume_script(
         submission, review=review, run_dir=run.folder, folder_conflict=find_conflict
     )
     submit.submit_reviewed(resubmission, keep_env=keep_env, **submit_options)
+
+
+def _refuse_changed_script(script: Path, submitted_copy: Path, job_id: str) -> None:
+    """Raise DocumentError if a script differs from the copy that was kept when the job was submitted."""
+    from sbatchgen.base.files import read_file, read_own
+    from sbatchgen.jobs.inputs.document import MAX_BYTES
+
+    try:
+        is_unchanged = read_own(submitted_copy, MAX_BYTES) == read_file(script, MAX_BYTES)
+    except OSError:
+        is_unchanged = False
+    if not is_unchanged:
+        what = f"{script} has changed since job {job_id} ran it"
+        fix = f"submit {script} as a new run, or {submitted_copy}, which job {job_id} ran"
+        raise DocumentError.of(what, fix=fix)

@@ -111,10 +111,7 @@ def _show_status(
     reverse: bool,
     brief: bool,
 ) -> None:
-    """Show the named runs; without names the recent runs, or with `all_runs` all runs.
-
-    With `log_folder`, also show the jobs of the logs in this folder that belong to no run.
-    """
+    """Show the named runs. Without names, show recent runs or all, and the plain jobs of `log_folder`."""
     from sbatchgen.jobs.runs import overview
     from sbatchgen.jobs.runs.status import plain_state, problems_of, run_states
 
@@ -135,15 +132,22 @@ def _show_status(
         put(overview.overview(states), nl=False)
     else:
         note("note: no runs yet" if all_runs else "note: no runs of the last week; --all shows older ones")
-    for problem in problems:  # Slurm has not answered, so states may be those of an earlier time
-        has_runs = any(not state.plain for state in states)
-        age = f"; states are those of {overview.states_seen_at(states)}" if has_runs else ""
-        say(Problem(f"{problem.what}{age}", fix=problem.fix), "warning")
+    _warn_of_old_states(states, problems)
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
         if len(names) == 1:
             hint_at_diagnosis(states[0])
+
+
+def _warn_of_old_states(states: Sequence[RunState], problems: Sequence[Problem]) -> None:
+    """Print the problems of Slurm's answer, and how old the states therefore are."""
+    from sbatchgen.jobs.runs import overview
+
+    for problem in problems:
+        has_runs = any(not state.plain for state in states)
+        age = f"; states are those of {overview.states_seen_at(states)}" if has_runs else ""
+        say(Problem(f"{problem.what}{age}", fix=problem.fix), "warning")
 
 
 def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:

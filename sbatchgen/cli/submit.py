@@ -59,6 +59,8 @@ REVIEWED = click.option(
     multiple=True,
     help="Submit only if the job's digest is DIGEST, as the review shows it.",
 )
+# The options of `submit` that say how to submit, for `submit_reviewed`. The others describe the job.
+SUBMIT_OPTIONS = ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
 # Default options of the job of `preflight`, which only checks its nodes.
 _PREFLIGHT_OPTIONS = {
     "template": "preflight.sh.j2", "preflight": "true", "resume": "off", "job_name": "preflight",
@@ -98,10 +100,7 @@ def submit(
     submit sends exactly the bytes that it has shown, and runs nothing of the job here. Several jobs get the
     same options, and none is submitted if one has errors.
     """
-    submit_options = {
-        name: typed_options.pop(name)
-        for name in ("yes", "dry_run", "again", "reviewed", "follow", "after", "form")
-    }
+    submit_options = {name: typed_options.pop(name) for name in SUBMIT_OPTIONS}
     fit, needs = typed_options.pop("fit"), typed_options.pop("needs")
     if needs and not fit:
         what = "--needs works only with --fit"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
     from sbatchgen.jobs.resolved.sweep import Sweep, SweepArray
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
+    from sbatchgen.jobs.submit.submission import Submission
 
 ChoosePoints = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the points to submit
 
@@ -152,7 +153,7 @@ def _submit_arrays(
     """
     from sbatchgen.jobs.review.review import folded
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.jobs.submit import sbatch, sweep_arrays
+    from sbatchgen.jobs.submit import sbatch
     from sbatchgen.jobs.submit.rendered import submission_of_job
 
     submission = submission_of_job(
@@ -167,15 +168,9 @@ def _submit_arrays(
         sbatch.refuse_past_budget(submission, os.environ)
         submit.put_submitted(form, [], reviews)
         return
-    index = sbatch.open_index(os.environ, note)
     runs: list[SubmittedRun] = []
     try:
-        with (
-            sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock),
-            sweep_arrays.keep_points(new_sweep, reserved, runs),
-        ):
-            submit_array = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
-            sweep_arrays.submit(reserved, arrays, options["throttle"], submit_array, runs)
+        _submit_to_slurm(submission, new_sweep, arrays, options["throttle"], runs)
     except SbatchgenError as error:
         if runs:
             submit.put_submitted(form, runs, reviews, refused=error)
@@ -185,3 +180,22 @@ def _submit_arrays(
             with submit.ids_on_stderr(form):
                 submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
     submit.put_submitted(form, runs, reviews)
+
+
+def _submit_to_slurm(
+    submission: Submission,
+    new_sweep: Sweep,
+    arrays: list[SweepArray],
+    throttle: int | None,
+    runs: list[SubmittedRun],
+) -> None:
+    """Keep the points of a sweep in its run folder, submit its arrays, and add them to `runs`."""
+    from sbatchgen.jobs.submit import sbatch, sweep_arrays
+
+    index = sbatch.open_index(os.environ, note)
+    with (
+        sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock),
+        sweep_arrays.keep_points(new_sweep, reserved, runs),
+    ):
+        submit_array = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
+        sweep_arrays.submit(reserved, arrays, throttle, submit_array, runs)
