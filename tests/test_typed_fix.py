@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.cli.typed_fix import arguments
+from sbatchgen.cli.typed_fix import argv_of_fix
 from sbatchgen.jobs.runs.index import Index, index_file
 from tests.conftest import Command
 from tests.runs.test_snapshot import put
@@ -53,7 +53,7 @@ TOKENS = 1500  # counted as characters / 4
     ],
 )  # fmt: skip
 def test_a_fix_is_words_to_run(fix: str, what: str, typed: str, runs: str) -> None:
-    made = arguments({"fix": fix, "what": what, "at": ""}, typed.split(), SUBMIT)
+    made = argv_of_fix({"fix": fix, "what": what, "at": ""}, typed.split(), SUBMIT)
     assert " ".join(made) == runs
 
 
@@ -121,8 +121,8 @@ def test_a_script_with_an_error_names_what_mends_it(command: Command, folder: Pa
 
 def test_a_fix_of_a_record_without_a_problem_is_read_too() -> None:
     """As a cause in a diagnosis has."""
-    assert arguments({"fix": "did you mean 'x'?"}, ["diagnose", "r"], {}) == []
-    assert arguments({"fix": "see sbatchgen logs r"}, ["diagnose", "r"], {}) == ["sbatchgen", "logs", "r"]
+    assert argv_of_fix({"fix": "did you mean 'x'?"}, ["diagnose", "r"], {}) == []
+    assert argv_of_fix({"fix": "see sbatchgen logs r"}, ["diagnose", "r"], {}) == ["sbatchgen", "logs", "r"]
 
 
 REFUSED = {  # by kind of refusal: the command, and its status

@@ -23,12 +23,13 @@ from sbatchgen.cli.output import (
     warn_of_ignored_files,
 )
 
-INTERRUPTED, READER_GONE = 130, 141  # exit statuses as in shells: 128 plus the number of the signal
-# Errors of writing to stdout, such as a full disk. They name no file.
+# Exit statuses after Ctrl-C and a broken pipe. As in shells, they are 128 plus the number of the signal.
+INTERRUPTED, READER_GONE = 130, 141
+# Errors of writing to stdout, such as a full disk. Python's messages for them name no file.
 STREAM_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 COMPLETE = "_SBATCHGEN_COMPLETE"  # the variable with which a shell asks for completions
-# The exception of click 8.2 and newer for a command that shows its help, as it has no arguments.
-SHOWN_HELP = getattr(click.exceptions, "NoArgsIsHelpError", ())
+# click 8.2 and newer raise this exception to show the help of a group that was called without arguments.
+NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())
 # The groups of the help: each command with its module in this folder, which is loaded when needed.
 GROUPS = {
     "Write a script": {
@@ -62,7 +63,7 @@ class Commands(click.Group):
         return [name for commands in GROUPS.values() for name in commands]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command with a name; None without such a command."""
+        """Import the module of a command, and return the command; None if no command has the name."""
         if cmd_name not in MODULES:
             return super().get_command(ctx, cmd_name)
         commands = vars(import_module(f"sbatchgen.cli.{MODULES[cmd_name]}"))
@@ -71,7 +72,7 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each group, all with one left column."""
+        """Write a section for each group. The left columns of all sections have the same width."""
         width = max(map(len, self.list_commands(ctx)))
         for title, names in GROUPS.items():
             commands = {name: self.get_command(ctx, name) for name in names}
@@ -82,35 +83,36 @@ class Commands(click.Group):
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Cut the command line at the first `--`, unless names of scripts follow it."""
-        name = next((arg for arg in args if not arg.startswith("-")), "")
-        end = args.index("--") if "--" in args and name not in SCRIPT_COMMANDS else len(args)
+        """Keep the words after the first `--` for the trainer, unless the command takes names of scripts."""
+        command = next((arg for arg in args if not arg.startswith("-")), "")
+        has_trainer_args = "--" in args and command not in SCRIPT_COMMANDS
+        end = args.index("--") if has_trainer_args else len(args)
         ctx.obj, ctx.meta[TYPED] = tuple(args[end + 1 :]), tuple(args)
         return super().parse_args(ctx, args[:end])
 
 
 def main(argv: Sequence[str] | None = None, program: click.Command | None = None) -> NoReturn:
-    """Run a program, by default sbatchgen, and exit; docs/reference/exit-status.md lists the statuses."""
+    """Run a program, by default sbatchgen, and exit with a status of docs/reference/exit-status.md."""
     _prepare_streams()
     typed = list(sys.argv[1:] if argv is None else argv)
     meta: dict[str, Any] = {}
     try:
         status = _run(program or cli, typed, meta)
-    except click.exceptions.Exit as end:  # --help
+    except click.exceptions.Exit as end:  # for example after --help
         status = end.exit_code
     except (KeyboardInterrupt, click.Abort):
         status = INTERRUPTED
-    except SHOWN_HELP as error:
+    except NO_ARGUMENTS as error:
         note_lines(error.format_message().split("\n"))
         status = error.exit_code
     except click.ClickException as error:
         from sbatchgen.cli.usage_error import problem_of
 
-        status = _report([problem_of(error)], error.exit_code, typed, meta)
+        status = _print_problems([problem_of(error)], error.exit_code, typed, meta)
     except SbatchgenError as error:
-        status = _report(error.problems, error.exit_status, typed, meta)
+        status = _print_problems(error.problems, error.exit_status, typed, meta)
     except OSError as error:
-        status = _report_os_error(error, typed, meta)
+        status = _print_os_error(error, typed, meta)
     except RuntimeError as error:
         if not isinstance(error.__cause__, KeyboardInterrupt):
             raise
@@ -119,16 +121,21 @@ def main(argv: Sequence[str] | None = None, program: click.Command | None = None
     sys.exit(status)
 
 
-def _report(problems: Sequence[Problem], status: int, typed: list[str], meta: Mapping[str, Any]) -> int:
-    """Print errors to stderr, and with --format json also as a document on stdout; return the status."""
+def _print_problems(
+    problems: Sequence[Problem], status: int, typed: list[str], meta: Mapping[str, Any]
+) -> int:
+    """Print errors to stderr, and with --format json also as a document on stdout; return the status.
+
+    `meta` shows whether the command has printed a document, as stdout gets only one.
+    """
     for problem in problems:
         say(problem, "error")
-    from sbatchgen.cli.typed_fix import asks_for_json, runner
+    from sbatchgen.cli.typed_fix import argv_maker, asks_for_json
 
     if asks_for_json(typed) and HAS_DOCUMENT not in meta:
         from sbatchgen.jobs.outputs.json_document import document
 
-        put(document({}, runner(click.Context(cli), typed), (status, problems)), nl=False)
+        put(document({}, argv_maker(click.Context(cli), typed), (status, problems)), nl=False)
     return status
 
 
@@ -138,14 +145,15 @@ def _flush() -> None:
         try:
             if not stream.closed:
                 stream.flush()
-        except OSError:  # the interpreter would try again, and exit with a status of its own
+        except OSError:  # at its end, Python would flush again, fail, and exit with status 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
     """Run a program, then warn of files that its search ignored; return its exit status.
 
-    `meta` gets the `meta` of the program's context. click's own `main` would treat a broken pipe as a bug.
+    The `meta` of the program's context is added to `meta`. click's own `main` is not called, because it exits
+    with status 1 after a broken pipe.
     """
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete
@@ -168,19 +176,22 @@ def _run(program: click.Command, argv: list[str], meta: dict[str, Any]) -> int:
 
 
 def _join_words_of_bash() -> None:
-    """Join the words of --profile=lu for click as --profile lu, because bash makes three words of it."""
+    """Drop each = from bash's words, apart from the word that the user completes.
+
+    bash makes three words of --profile=lu, and click expects two.
+    """
     words, current = os.environ.get("COMP_WORDS", "").split("\n"), os.environ.get("COMP_CWORD", "")
-    kept = [index for index, word in enumerate(words) if word != "=" or str(index) == current]
+    kept_indices = [index for index, word in enumerate(words) if word != "=" or str(index) == current]
     if current.isdecimal() and len(words) > int(current):
-        os.environ["COMP_WORDS"] = "\n".join(words[index] for index in kept)
-        os.environ["COMP_CWORD"] = str(kept.index(int(current)))
+        os.environ["COMP_WORDS"] = "\n".join(words[index] for index in kept_indices)
+        os.environ["COMP_CWORD"] = str(kept_indices.index(int(current)))
 
 
 def _prepare_streams() -> None:
-    """Open /dev/null in place of closed streams, so that no opened file gets their descriptor.
+    """Open /dev/null in place of closed streams, so that no opened file gets the descriptor of a stream.
 
-    A closed stdout is opened for reading, so that writing to it fails. If the terminal's encoding lacks a
-    character, its escape is written.
+    A closed stdout is opened for reading, so that writing a result to it fails. A character that the
+    terminal's encoding lacks is written as its escape.
     """
     streams = (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
     for name, flags, mode in streams:
@@ -191,8 +202,8 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _report_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) -> int:
-    """Print an error of a file or of stdout, and return the exit status; raise others, which are bugs."""
+def _print_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) -> int:
+    """Print an error of a file or of stdout, and return the exit status; raise all others, which are bugs."""
     if isinstance(error, BrokenPipeError):  # `sbatchgen render ... | head`
         return READER_GONE
     problem = file_problem(error)
@@ -201,7 +212,7 @@ def _report_os_error(error: OSError, typed: list[str], meta: Mapping[str, Any]) 
     if problem is None:
         raise error
     with contextlib.suppress(OSError):  # printing may raise the same error again
-        return _report([problem], DocumentError.exit_status, typed, meta)
+        return _print_problems([problem], DocumentError.exit_status, typed, meta)
     return DocumentError.exit_status
 
 
@@ -232,8 +243,8 @@ def completion(shell: str) -> None:
         put(complete(cli, {}, "sbatchgen", COMPLETE).source())
 
 
-def _completed_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete names of commands, or of the commands in the group that was typed."""
+def _complete_names(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names that complete a word of `help`: commands, or the commands of the typed group."""
     group_context = _context_of(context, context.params["names"] or ())
     group = group_context.command
     names = group.list_commands(group_context) if isinstance(group, click.Group) else []
@@ -243,7 +254,7 @@ def _completed_names(context: click.Context, _: click.Parameter, incomplete: str
 
 
 @cli.command("help")
-@click.argument("names", metavar="[COMMAND|PAGE]...", nargs=-1, shell_complete=_completed_names)
+@click.argument("names", metavar="[COMMAND|PAGE]...", nargs=-1, shell_complete=_complete_names)
 @click.option("--skill", is_flag=True, help="Print the page from which an assistant uses the command.")
 @click.pass_context
 def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> None:
@@ -261,27 +272,33 @@ def help_(context: click.Context, names: tuple[str, ...], *, skill: bool) -> Non
     elif names == ("script",):
         put(bundled("templates").joinpath("script.txt").read_text(), nl=False)
     elif names[:1] == ("guide",) and len(names) < 3:
-        _show_guide(*names[1:], others=())
+        _show_guide(*names[1:], command_names=())
     elif len(names) == 1 and cli.get_command(context, names[0]) is None:
-        _show_guide(names[0], others=cli.list_commands(context))
+        _show_guide(names[0], command_names=cli.list_commands(context))
     else:
         put(_context_of(context, names).get_help())
 
 
-def _show_guide(*names: str, others: Sequence[str]) -> None:
-    """Show a page, or list all pages; `others` are names to suggest in addition to names of pages."""
+def _show_guide(*names: str, command_names: Sequence[str]) -> None:
+    """Show the named page, or without a name list all pages.
+
+    For an unknown name, an error suggests a page or one of the `command_names`.
+    """
     from sbatchgen.base.quoting import table
     from sbatchgen.cli import guide
 
     if names:
-        show_markdown(guide.page(names[0], others))
+        show_markdown(guide.page(names[0], command_names))
     else:
         put(table([("PAGE", "TITLE"), *guide.titles()]), nl=False)
 
 
 def _context_of(context: click.Context, names: Sequence[str]) -> click.Context:
-    """Return the context of the command with these names, such as profile check, below `context`'s parent."""
-    assert context.parent is not None  # noqa: S101
+    """Return the context of the command with these names, such as profile and check.
+
+    `context` is that of `help`, and its parent is the program.
+    """
+    assert context.parent is not None  # noqa: S101 - help_ is a command of the group cli
     parent = context.parent
     for name in names:
         if not isinstance(parent.command, click.Group):

@@ -1,4 +1,4 @@
-"""The answer of a command without a new process, for the page in a browser."""
+"""A call of the command in the same process, for the page in a browser, which can start no process."""
 
 import io
 import os
@@ -27,19 +27,19 @@ def answer(argv: Sequence[str], files: Mapping[str, bytes], *, site: str = "") -
     """
     for name, data in files.items():
         Path(name).write_bytes(data)
-    streams, environment = (sys.stdin, sys.stdout, sys.stderr), dict(os.environ)
+    old_streams, old_environment = (sys.stdin, sys.stdout, sys.stderr), dict(os.environ)
     out, err = io.BytesIO(), io.BytesIO()
-    sys.stdin = io.TextIOWrapper(io.BytesIO())
+    sys.stdin = io.TextIOWrapper(io.BytesIO())  # an empty stdin, as no user can be asked
     sys.stdout, sys.stderr = (io.TextIOWrapper(data, "utf-8", write_through=True) for data in (out, err))
     try:
         os.environ.clear()
-        # the site is trusted, because in a browser everybody can write in /
+        # A folder that everybody can change must be trusted by name. In a browser, all folders are like this.
         site_variables = {"SBATCHGEN_PATH": site, "SBATCHGEN_TRUST": site}
         os.environ.update({FILES_ELSEWHERE: "1", "PATH": "", "XDG_CONFIG_DIRS": os.devnull, **site_variables})
         main(argv)
     except SystemExit as end:
         return Printed(int(end.code or 0), out.getvalue(), err.getvalue())
     finally:
-        sys.stdin, sys.stdout, sys.stderr = streams
+        sys.stdin, sys.stdout, sys.stderr = old_streams
         os.environ.clear()
-        os.environ.update(environment)
+        os.environ.update(old_environment)

@@ -1,4 +1,4 @@
-"""The commands gpus and when: the free GPUs and shards, and when a job would start."""
+"""The commands gpus and when: they show the free GPUs and shards, and when a job would start."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHORTEST_WATCH_S = 5
 @click.option("--by-node", is_flag=True, help="Show each node, with the numbers of its GPUs.")
 @click.option(
     "--for",
-    "of_job",
+    "job",
     metavar="JOB",
     shell_complete=completion.jobs,
     help="Say whether this job would start now, and on which nodes.",
@@ -41,7 +41,7 @@ SHORTEST_WATCH_S = 5
     type=click.IntRange(min=SHORTEST_WATCH_S),
     is_flag=False,
     flag_value=DEFAULT_WATCH_S,
-    help=f"Show it again every {DEFAULT_WATCH_S} seconds, or at this interval.",
+    help=f"Show the output again every {DEFAULT_WATCH_S} seconds, or at this interval.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json.")
 @FORMAT
@@ -49,7 +49,7 @@ SHORTEST_WATCH_S = 5
 def gpus(
     args: tuple[str, ...],
     /,
-    of_job: str | None,
+    job: str | None,
     watch: int | None,
     form: str,
     *,
@@ -59,22 +59,31 @@ def gpus(
 ) -> None:
     """Show which GPUs and shards are free.
 
-    The table is by type of GPU, or by node; --partition shows one partition. With --for JOB and the options
-    of render, gpus shows whether the job would start now, as in: sbatchgen gpus --for ddp --nodes 2
+    The table has a row for each type of GPU, or for each node; --partition shows one partition. With --for
+    JOB and the options of render, gpus shows whether the job would start now, as in:
+    sbatchgen gpus --for ddp --nodes 2
     """
     form = "json" if as_json else form
-    show = partial(_show_room, of_job or "", args, job_options, form)
-    if of_job is None:
+    if job is None:
         partition = job_options.pop("partition")
-        if job_flags := [name for name, value in job_options.items() if value not in (None, ())]:
-            what = f"--{job_flags[0].replace('_', '-')} is about a job, and no job is named"
-            fix = "add --for ddp"
-            if job_flags == ["profile"]:
-                what = "gpus asks the Slurm of this machine: without a job, it takes no --profile"
-                fix = "leave it out, or name a job: --for ddp"
-            raise CommandLineError.of(what, fix=fix)
+        _refuse_job_options(job_options)
         show = partial(_show_gpus, partition, form, by_node=by_node)
+    else:
+        show = partial(_show_start_now, job, args, job_options, form)
     show() if watch is None else redraw(show, watch)
+
+
+def _refuse_job_options(job_options: Mapping[str, Any]) -> None:
+    """Raise CommandLineError if an option of a job was typed for `gpus` without --for."""
+    typed = [name for name, value in job_options.items() if value not in (None, ())]
+    if not typed:
+        return
+    what = f"--{typed[0].replace('_', '-')} is about a job, and no job is named"
+    fix = "add --for ddp"
+    if typed == ["profile"]:
+        what = "gpus asks the Slurm of this machine: without a job, it takes no --profile"
+        fix = "leave --profile out, or name a job: --for ddp"
+    raise CommandLineError.of(what, fix=fix)
 
 
 def _show_gpus(partition: str | None, form: str, *, by_node: bool) -> None:
@@ -90,14 +99,17 @@ def _show_gpus(partition: str | None, form: str, *, by_node: bool) -> None:
         what = f"no node is in a partition '{partition}'"
         raise CommandLineError.of(what, at="--partition", fix=did_you_mean(partition, partitions))
     nodes_shown = [node for node in all_nodes if partition is None or partition in node.partitions]
-    with_gpus = gpu_nodes(nodes_shown, os.environ)
-    by_type = count_gpus(with_gpus)
-    text = screen.nodes_table(with_gpus) if by_node else screen.types_table(by_type, with_gpus)
-    put_in_form(form, gpus_output(by_type, with_gpus), text)
+    shown_gpu_nodes = gpu_nodes(nodes_shown, os.environ)
+    counts_by_type = count_gpus(shown_gpu_nodes)
+    if by_node:
+        text = screen.nodes_table(shown_gpu_nodes)
+    else:
+        text = screen.types_table(counts_by_type, shown_gpu_nodes)
+    put_in_form(form, gpus_output(counts_by_type, shown_gpu_nodes), text)
 
 
-def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
-    """Print whether a job would start now, in each of its partitions."""
+def _show_start_now(job: str, args: tuple[str, ...], job_options: dict[str, Any], form: str) -> None:
+    """Print whether a job would start now in each of its partitions, and on which nodes."""
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.outputs.gpus import RoomOutput
     from sbatchgen.jobs.review import free_gpus as screen
@@ -111,17 +123,20 @@ def _show_room(job: str, args: tuple[str, ...], job_options: dict[str, Any], for
     partitions = moment.partitions
     availabilities = rooms(resources, moment.nodes, moment.gpu_nodes, partitions, moment.settings)
     if not availabilities:
-        requested = f"partition '{','.join(resources.partitions)}'"
-        name = requested if "partition" in resources else "default partition"
+        missing = "default partition"
+        if "partition" in resources:
+            missing = f"partition '{','.join(resources.partitions)}'"
         fix = f"known: {', '.join(partition.name for partition in partitions)}"
         at = str(resolved.origin("options.partition"))
-        raise FitError.of(f"this cluster has no {name}", at=at, fix=fix)
+        raise FitError.of(f"this cluster has no {missing}", at=at, fix=fix)
     put_in_form(form, RoomOutput(partitions=availabilities), screen.room_as_text(availabilities))
 
 
 @click.command(cls=JobCommand)
 @NEEDS
-@click.option("--fit", is_flag=True, help="Cut a training that resumes into pieces that fit holes.")
+@click.option(
+    "--fit", is_flag=True, help="Cut a training that resumes into shorter jobs that fit into holes."
+)
 @FORMAT
 @click.pass_obj
 def when(
@@ -129,22 +144,22 @@ def when(
 ) -> None:
     """Show when a job would start, and which shapes of it would end sooner.
 
-    A hole is free now. A plan is Slurm's own, for a job that waits. A bound is rough, because sbatch
-    --test-only ignores holes. Each row shows the options of its shape. Submits nothing.
+    A shape is the job with other options, such as fewer nodes, and its row shows these options. A hole is
+    nodes that are free now, until a planned job takes them. A plan is Slurm's own plan for a job that waits.
+    A bound is rough, because sbatch --test-only ignores holes. when submits nothing.
     """
     from sbatchgen.jobs.review.free_gpus import starts_as_text
 
-    answer = find_and_record_starts(job, args, job_options, needs, fit=fit)
-    put_in_form(form, answer, starts_as_text(answer))
+    prospects = find_and_record_starts(job, args, job_options, needs, fit=fit)
+    put_in_form(form, prospects, starts_as_text(prospects))
 
 
 def find_and_record_starts(
     job: str, args: tuple[str, ...], job_options: dict[str, Any], needs: str | None, *, fit: bool
 ) -> Prospects:
-    """Return when a job would start, and record these times, to compare them with the real times later.
+    """Return when a job would start, and record these starts, to compare them with the real starts later.
 
-    `needs` is the time that the training still needs, as typed. With `fit`, the starts are pieces of the
-    training that fit holes.
+    `needs` is the typed time that the training still needs. With `fit`, a piece of it may fill a hole.
     """
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.runs import shown_starts
@@ -158,43 +173,49 @@ def find_and_record_starts(
     if fit:
         _refuse_without_restarts(resolved)
     errors = (finding for finding in check(resolved) if finding.severity == "error")
-    report(finding for finding in errors if not finding.about_fit)
+    report(finding for finding in errors if not finding.about_fit)  # another shape of the job may fit
     set_answer_limit(resolved.profile.answer_within)
     moment = read_moment(os.environ)
-    profile = typed_request.rerun[4]  # of sbatchgen render JOB --profile PROFILE
-    named_profile = {"profile": profile}  # then the note about the default profile is printed only once
-    defaults = [partition.name for partition in moment.partitions if partition.default]
-    partitions = [*resolved.resources.partitions] or defaults
+    default_partitions = [partition.name for partition in moment.partitions if partition.default]
+    partitions = [*resolved.resources.partitions] or default_partitions
     partitions += [] if has_partition else map(str, resolved.profile.partitions)
+    rerun = typed_request.rerun  # sbatchgen render JOB --profile PROFILE ...
+    # With its profile named, a request prints no note about the default profile again.
+    named_profile = {"profile": rerun[rerun.index("--profile") + 1]}
 
     def request_with(changes: Mapping[str, str]) -> Request:
-        """Return the request with other options, such as those of another shape."""
-        changed = {**job_options, **named_profile, **{key.replace("-", "_"): changes[key] for key in changes}}
-        return request_of(job, args, changed) if changes else typed_request
+        """Return the typed request with some options changed, such as those of another shape."""
+        changed_options = {key.replace("-", "_"): value for key, value in changes.items()}
+        options = {**job_options, **named_profile, **changed_options}
+        return request_of(job, args, options) if changes else typed_request
 
-    answer = find_starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
-    rows = [(row, datetime.fromisoformat(row.start).timestamp()) for row in answer.rows if row.start]
-    shown_starts.keep_forecasts(os.environ, [(row.argv, row.kind, start) for row, start in rows])
-    shown_starts.keep_plans(os.environ, {row.job: start for row, start in rows if row.job})
-    return answer
+    prospects = find_starts(request_with, partitions, moment, os.environ, _pace(needs, resolved), fit=fit)
+    starts = [(row, datetime.fromisoformat(row.start).timestamp()) for row in prospects.rows if row.start]
+    shown_starts.keep_forecasts(os.environ, [(row.argv, row.kind, start) for row, start in starts])
+    shown_starts.keep_plans(os.environ, {row.job: start for row, start in starts if row.job})
+    return prospects
 
 
 def _refuse_without_restarts(resolved: ResolvedJob) -> None:
-    """Raise CommandLineError for --fit with a job that does not continue after its time limit."""
+    """Raise CommandLineError if the job does not continue after its time limit, as --fit needs it."""
     if not resolved.restartable:
-        options = ["--resume auto"] if not resolved.stoppable else []
-        options += ["--max-restarts 10"] if not resolved.max_restarts else []
-        fix = f"leave --fit out, or let the job restart: {' '.join(options)}"
+        missing_options = ["--resume auto"] if not resolved.stoppable else []
+        missing_options += ["--max-restarts 10"] if not resolved.max_restarts else []
+        fix = f"leave --fit out, or let the job restart: {' '.join(missing_options)}"
         raise CommandLineError.of("the job does not continue after its time limit", at="--fit", fix=fix)
 
 
 def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
-    """Return the pace of a training: from the typed time `needs`, or as measured in its run folder."""
+    """Return the pace of a training, from the typed time `needs`, or else from the events in its run folder.
+
+    A typed time is the time with the GPUs that the job requests. One sample then stands for one second.
+    """
     from sbatchgen.base.units import meant_time, seconds
     from sbatchgen.jobs.starts.needs import Pace, read_pace
 
     folder = resolved.run_dir
-    pace = None if folder.unset(os.environ) else read_pace(current_folder() / folder.filled(os.environ))
+    has_path = not folder.unset(os.environ)  # else a variable in the path is not set here
+    pace = read_pace(current_folder() / folder.filled(os.environ)) if has_path else None
     if needs is None:
         return pace or Pace(0, {})
     if not (needs_s := seconds(meant_time(needs) or needs)):
@@ -203,7 +224,8 @@ def _pace(needs: str | None, resolved: ResolvedJob) -> Pace:
 
 
 def _refuse_without_slurm(resolved: ResolvedJob) -> None:
-    """Raise CommandLineError for a job of a profile without Slurm."""
+    """Raise CommandLineError if the job's profile is one without Slurm, such as local."""
     if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' is not of a cluster with Slurm"
-        raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix="name one: --profile NAME")
+        fix = "name the profile of a cluster: --profile NAME"
+        raise CommandLineError.of(what, at=str(resolved.origin("profile")), fix=fix)

@@ -1,4 +1,4 @@
-"""The command trust: the folders that count as the user's own although a group can write them."""
+"""The command trust: it keeps the list of folders that a group can change and the user trusts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sbatchgen.cli.output import current_folder, note, put
 
 @click.command()
 @click.argument("folder", metavar="[FOLDER]", required=False, type=click.Path())
-@click.option("--remove", is_flag=True, help="Trust it no longer.")
+@click.option("--remove", is_flag=True, help="Trust the folder no longer.")
 def trust(folder: str | None, *, remove: bool) -> None:
     """Trust a folder that a group can write, once and for all.
 
-    In the folder and below it, sbatchgen.yaml, .sbatchgen and .git of git then count as your own files. So
-    everybody who can write the folder can decide what your jobs run. Without FOLDER, trust lists the folders
-    that you trust.
+    In the folder and below it, sbatchgen.yaml, .sbatchgen and .git of git then count as your own files.
+    Everybody who can write the folder can then decide what your jobs run. Without FOLDER, trust lists the
+    folders that you trust.
     """
     from sbatchgen.base.machine import trusted
 
@@ -31,12 +31,14 @@ def trust(folder: str | None, *, remove: bool) -> None:
     if remove:
         note(f"note: {trusted.remove(current_folder() / folder, os.environ)} is trusted no longer")
         return
-    real = trusted.folder_to_trust(current_folder() / folder)
-    who = trusted.writers(real)
-    if not who:  # an entry such as / would also trust the folders of other users below it
-        note(f"note: only you and root can write {real}: it needs no trust, and is not entered")
+    real_folder = trusted.folder_to_trust(current_folder() / folder)
+    other_writers = trusted.writers(real_folder)
+    if not other_writers:  # an entry such as / would also trust the folders of other users below it
+        note(f"note: only you and root can write {real_folder}: it needs no trust, and is not added")
         return
-    trusted.add(real, os.environ)
-    note(f"note: {real} is trusted: sbatchgen.yaml, .sbatchgen and .git in it and below count as yours")
-    note(f"note: who can write it decides with you what your jobs run: {who}")
-    note(f"note: to take it back: sbatchgen trust --remove {real}")
+    trusted.add(real_folder, os.environ)
+    note(
+        f"note: {real_folder} is trusted: sbatchgen.yaml, .sbatchgen and .git in it and below count as yours"
+    )
+    note(f"note: these can write the folder, and decide with you what your jobs run: {other_writers}")
+    note(f"note: to trust it no longer: sbatchgen trust --remove {real_folder}")

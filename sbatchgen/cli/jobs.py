@@ -1,4 +1,7 @@
-"""The commands render, review, explain and plan, and the class of all commands that take a JOB."""
+"""The commands render, review, explain and plan.
+
+Other commands that take a JOB get their class, the request, the submission and the review of a job from here.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 from threading import Timer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -39,10 +42,12 @@ if TYPE_CHECKING:
 
 
 FILES_ELSEWHERE = "SBATCHGEN_ELSEWHERE"  # the variable that is set if the job's files are on another machine
-HELP_ALL = "sbatchgen.all"  # key in the `meta` of a context whose help shows all options
+HELP_ALL = "sbatchgen.all"  # key in the `meta` of a click context: its help shows all options of a job
 
 NEEDS = click.option(
-    "--needs", metavar="TIME", help="Time that the training still needs, such as 30h; default: as measured."
+    "--needs",
+    metavar="TIME",
+    help="Time that the training still needs, such as 30h. [default: as its earlier jobs show]",
 )
 SNAPSHOT = click.option(
     "--snapshot", is_flag=True, help="Run a copy of the files tracked by git, as they are now."
@@ -52,7 +57,7 @@ SNAPSHOT_FILE = click.option(
     metavar="PATH",
     multiple=True,
     type=click.Path(),
-    help="Copy this file or folder too, which git does not track.",
+    help="Also copy this file or folder that git does not track.",
 )
 
 
@@ -71,39 +76,41 @@ class JobCommand(click.Command):
         from sbatchgen.jobs.inputs.flags import parameters
 
         *own_options, help_option = super().get_params(ctx)
-        flag: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
-        help_all = click.Option(["--help-all"], callback=_help_all, help="Show all options.", **flag)
+        as_help: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+        help_all = click.Option(
+            ["--help-all"], callback=_print_full_help, help="Show all options.", **as_help
+        )
         options = [*own_options, *parameters(), help_all, help_option]
         metavar = self.usage.split()[0]
         if not metavar.startswith("JOB"):
             return options
-        count = -1 if metavar == "JOB..." else 1  # -1: any number
+        word_count = -1 if metavar == "JOB..." else 1  # -1: any number
         job = click.Argument(
-            ["job"], metavar=metavar, nargs=count, required=True, shell_complete=completion.jobs
+            ["job"], metavar=metavar, nargs=word_count, required=True, shell_complete=completion.jobs
         )
         return [job, *options]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own shape
-        """Return the usage, JOB first."""
+        """Return the usage as it was given, because click would put the options before JOB."""
         return [self.usage]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then the job's common options by group, or all with --help-all."""
+        """Write the command's own options, and those of a job by group: all of them only with --help-all."""
         from sbatchgen.jobs.inputs.flags import GROUPS, JobOption
 
-        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
+        rows_by_group: dict[str, list[tuple[str, str]]] = {group: [] for group in ("Options", *GROUPS)}
         for option in self.get_params(ctx):
             job_option = option if isinstance(option, JobOption) else None
             is_shown = job_option is None or job_option.common or ctx.meta.get(HELP_ALL)
-            if is_shown and isinstance(option, click.Option) and (record := option.get_help_record(ctx)):
-                shown[job_option.group if job_option else "Options"].append(record)
-        for group, records in shown.items():
+            if is_shown and isinstance(option, click.Option) and (row := option.get_help_record(ctx)):
+                rows_by_group[job_option.group if job_option else "Options"].append(row)
+        for group, rows in rows_by_group.items():
             with formatter.section(group):
-                formatter.write_dl(records)
+                formatter.write_dl(rows)
 
 
-def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
-    """Print the help with all options, and exit."""
+def _print_full_help(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's shape
+    """Print the help with all options, and exit. click calls this function for --help-all."""
     if value:
         ctx.meta[HELP_ALL] = True
         put(ctx.get_help())
@@ -111,27 +118,26 @@ def _help_all(ctx: click.Context, _: click.Parameter, value: bool) -> None:  # n
 
 
 def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> Request:
-    """Return the request of a command line. If it names no partition, one that the job fits is chosen."""
+    """Return the request of a command line with a JOB, the arguments of its trainer, and options.
+
+    If the job names no partition, the request gets a partition that the job fits.
+    """
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.jobs.resolved.request import ONLY_PROFILE, read_request
 
     refuse_wrong_kind(job, "job")
     request = read_request(
-        job,
-        args,
-        job_options,
-        environment=os.environ,
-        folder=current_folder(),
-        check=check,
-        read_trainer=_read_trainer,
-    )
+        job, args, job_options, environment=os.environ, folder=current_folder(),
+        check=check, read_trainer=_read_trainer,
+    )  # fmt: skip
+    # The profile was not typed, so the user should see which profile is used.
     if request.profile_by.where == ONLY_PROFILE:
         note(f"profile: {request.profile_file.stem}, {ONLY_PROFILE} ({request.profile_file})")
     return request
 
 
 def _read_trainer(resolved: ResolvedJob) -> Layer | None:
-    """Return the settings that follow from the text of the job's trainer; None without any."""
+    """Return the layer of settings that follow from the source of the job's trainer; None if none follow."""
     from sbatchgen.jobs.judge.trainer import layer_without_restarts
 
     return layer_without_restarts(resolved, job_folder(), os.environ)
@@ -149,32 +155,38 @@ def submission_of(
     *,
     keep_env: bool = False,
     snapshot: tuple[str, ...] | None = None,
-    **how: bool,
+    review_only: bool = False,
+    ask_squeue: bool = False,
 ) -> Submission:
-    """Return the submission of a job or of a finished script; `how`: see `submission_of_job`."""
+    """Return the submission of a job or of a finished script.
+
+    `keep_env` is for a script, see `submission_of_script`. The arguments after it are for a job, see
+    `submission_of_job`.
+    """
     from sbatchgen.check.lint.source import is_script
 
     refuse_wrong_kind(name, "job")
-    if not is_script(name):
-        from sbatchgen.jobs.submit.rendered import submission_of_job
+    if is_script(name):
+        from sbatchgen.jobs.submit.finished import submission_of_script
 
-        return submission_of_job(
-            request_of(name, args, job_options), os.environ, job_folder(), snapshot=snapshot, **how
+        if snapshot is not None:
+            what = f"{name} is a finished script: it can't run a snapshot"
+            raise CommandLineError.of(what, fix="leave --snapshot out")
+        return submission_of_script(
+            Path(name), job_options, args, os.environ, current_folder(), keep_env=keep_env
         )
-    if snapshot is not None:
-        what = f"{name} is a finished script: it can't run a snapshot"
-        raise CommandLineError.of(what, fix="leave --snapshot out")
-    from sbatchgen.jobs.submit.finished import submission_of_script
+    from sbatchgen.jobs.submit.rendered import submission_of_job
 
-    return submission_of_script(
-        Path(name), job_options, args, os.environ, current_folder(), keep_env=keep_env
+    request = request_of(name, args, job_options)
+    return submission_of_job(
+        request, os.environ, job_folder(), snapshot=snapshot, review_only=review_only, ask_squeue=ask_squeue
     )
 
 
 def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: bool = False) -> Review:
     """Return the review of a submission with its digest, as `review`, `submit` and `sweep` show it.
 
-    It has no digest if the files of the job are on another machine.
+    The review has no digest if the job's files are on another machine: the digest covers these files.
     """
     from sbatchgen.jobs.submit.reviewed import with_digest
 
@@ -183,20 +195,20 @@ def review_of(submission: Submission, *, after: tuple[str, ...] = (), keep_env: 
     return with_digest(submission, os.environ, after=after, keep_env=keep_env)
 
 
-def snapshot_of(job_options: dict[str, Any]) -> tuple[str, ...] | None:
-    """Take the snapshot options out of the options, and return the files for it that git does not track.
+def pop_snapshot_files(job_options: dict[str, Any]) -> tuple[str, ...] | None:
+    """Remove --snapshot and --snapshot-file from the options; return the files of --snapshot-file.
 
-    The result is None without a snapshot option.
+    Return None if neither option was typed, because the job then runs no snapshot.
     """
     files, has_flag = job_options.pop("snapshot_file"), job_options.pop("snapshot")
     if not has_flag and not files:
         return None
-    job_options["snapshot_dir"] = None  # a resumed job has the snapshot of the earlier job here
+    job_options["snapshot_dir"] = None  # `resume` puts the earlier job's snapshot here; a new one replaces it
     return tuple(files)
 
 
 def refuse_wrong_kind(name: str, wanted: str) -> None:
-    """Raise CommandLineError for a file that belongs to another command; `wanted` is "job", for example."""
+    """Raise CommandLineError if `name` is a file of another kind than `wanted`, "job" or "script"."""
     from sbatchgen.jobs.modes import MODES
 
     if name not in MODES:
@@ -205,7 +217,8 @@ def refuse_wrong_kind(name: str, wanted: str) -> None:
         context = click.get_current_context()
         names = context.params.get("job", ())  # a tuple for commands with several jobs
         typed_modes = [mode for mode in names if mode in MODES] if isinstance(names, tuple) else []
-        if problem := wrong_kind(name, wanted, context.info_name or "", *typed_modes[:1]):
+        example_mode = typed_modes[:1]  # the fix shows a mode that the user typed, if there is any
+        if problem := wrong_kind(name, wanted, context.info_name or "", *example_mode):
             raise CommandLineError([problem])
 
 
@@ -234,8 +247,8 @@ def render(args: tuple[str, ...], /, job: str, write: str | None, **job_options:
 
 
 @click.command(cls=JobCommand)
-@click.option("--test-only", is_flag=True, help="Ask Slurm too (sbatch --test-only); uses up a job id.")
-@click.option("--whole", is_flag=True, help="Show the whole script, not only what this job decides.")
+@click.option("--test-only", is_flag=True, help="Also ask Slurm (sbatch --test-only). This uses up a job id.")
+@click.option("--whole", is_flag=True, help="Show the whole script, not only the lines of this job.")
 @SNAPSHOT
 @SNAPSHOT_FILE
 @FORMAT
@@ -250,37 +263,39 @@ def review(args: tuple[str, ...], /, job: str, *, test_only: bool, form: str, **
     from sbatchgen.jobs.starts.rough import ask_slurm
 
     whole, brief = job_options.pop("whole"), job_options.pop("brief")
-    snapshot = snapshot_of(job_options)
+    snapshot = pop_snapshot_files(job_options)
     submission = submission_of(job, args, job_options, snapshot=snapshot, review_only=True)
-    shown = review_of(submission)
-    failure = failure_of(shown.findings)
+    job_review = review_of(submission)
+    failure = failure_of(job_review.findings)
     if test_only and submission.local:
-        raise CommandLineError.of("--test-only asks Slurm: this job runs without Slurm", fix="leave it out")
+        what = "--test-only asks Slurm, and this job runs without Slurm"
+        raise CommandLineError.of(what, fix="leave --test-only out")
     if test_only and failure is None:
         answer = ask_slurm(
             submission.script, submission.name, submission.options, submission.option_sources, os.environ
         )
-        shown = dataclasses.replace(shown, slurm=answer)
+        job_review = dataclasses.replace(job_review, slurm=answer)
         _record_start(submission, answer)
     if brief:
-        shown = dataclasses.replace(shown, script=None, parts=(), own_lines=None)
-    show_review(shown, sys.stdout, form, whole=whole)
-    if failure is None and shown.slurm and not shown.slurm.accepted:
+        job_review = dataclasses.replace(job_review, script=None, parts=(), own_lines=None)
+    show_review(job_review, sys.stdout, form, whole=whole)
+    if failure is None and job_review.slurm and not job_review.slurm.accepted:
         failure = SlurmError
     sys.exit(failure.exit_status if failure else 0)
 
 
 def _record_start(submission: Submission, answer: Answer) -> None:
-    """Record the start that Slurm expects, and print how accurate such starts have been so far."""
+    """Record the start that Slurm expects, and print how often earlier expected starts were right."""
     from datetime import datetime
 
     from sbatchgen.jobs.runs import shown_starts
 
     if answer.start:
         start = datetime.fromisoformat(answer.start).timestamp()
-        if so_far := shown_starts.comparison(os.environ, "bound"):
-            note(f"note: {so_far}")
-        shown_starts.keep_forecasts(os.environ, [(submission.record.command, "bound", start)])
+        kind = "bound"  # the start that sbatch --test-only names is a rough bound
+        if accuracy := shown_starts.comparison(os.environ, kind):
+            note(f"note: {accuracy}")
+        shown_starts.keep_forecasts(os.environ, [(submission.record.command, kind, start)])
 
 
 @click.command(cls=JobCommand)
@@ -302,29 +317,28 @@ def explain(args: tuple[str, ...], /, job: str, *, lines: bool, form: str, **job
     findings = check(request.resolved)
     values = settings(request)
     shows_lines = lines and not failure_of(findings)
-    script, places = lines_of(request) if shows_lines else (None, [])
+    script, line_origins = lines_of(request) if shows_lines else (None, [])
     if form == "json":
         from sbatchgen.jobs.outputs.explained import explain_output
 
-        put_json(explain_output(values, script, places), refused=findings)
+        put_json(explain_output(values, script, line_origins), refused=findings)
+    elif script is None:
+        put(visible(screen.explanation(values)), nl=False)
     else:
-        text = (
-            screen.explanation(values) if script is None else screen.blame(script, places, current_folder())
-        )
-        put(visible(text), nl=False)
+        put(visible(screen.blame(script, line_origins, current_folder())), nl=False)
     report(findings)
 
 
 @click.command(cls=JobCommand, usage="JOB... [OPTIONS] [-- ARGUMENTS]")
 @click.option(
-    "--var", "variables", multiple=True, metavar="NAME=VALUE", help="A variable of the submitting shell."
+    "--var", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable of the submitting shell."
 )
 @click.option(
     "--file",
     "files",
     multiple=True,
     metavar="PATH[=FILE]",
-    help="A file that counts as there; a folder ends in /.",
+    help="Act as if PATH existed, with the contents of FILE. A folder ends in /.",
 )
 @click.option(
     "--process", metavar="RANK", type=click.IntRange(0), help="Show this process of each step in full."
@@ -354,51 +368,69 @@ def plan(
         job_options.pop(name) for name in ("variables", "files", "process", "see", "brief")
     )
     _refuse_wrong_count(job, diff=diff)
-    scripts = [_script_of(name, args, job_options, variables, files) for name in job]
-    note(SANDBOX_NOTE.format(", ".join(script.file for script, *_ in scripts)))
+    scripts = [_script_to_plan(name, args, job_options, variables, files) for name in job]
+    note(SANDBOX_NOTE.format(", ".join(planned.script.file for planned in scripts)))
     if not diff:
         Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
-    plans = [
-        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, extra_folders=see)
-        for script, inputs, nodes in scripts
+    dry_runs = [
+        plan_of(
+            planned.script,
+            os.environ,
+            current_folder(),
+            planned.inputs,
+            nodes=planned.nodes,
+            extra_folders=see,
+        )
+        for planned in scripts
     ]
     if diff:
-        put(visible(listing.difference(*plans)), nl=False)
+        put(visible(listing.difference(*dry_runs)), nl=False)
         return
-    (script, _, nodes), dry_run = scripts[0], plans[0]
-    refused = refusal(script)
-    findings = [*((refused,) if refused else ()), *misfits(script, nodes=nodes), *lint_started(dry_run)]
+    (script, _, nodes), dry_run = scripts[0], dry_runs[0]
+    refused = refusal(script)  # the finding that sbatch refuses the script, or None
+    findings = [*([refused] if refused else []), *misfits(script, nodes=nodes), *lint_started(dry_run)]
+    status = (
+        LIMIT_STATUS if dry_run.result.limit else 0
+    )  # after a limit, the script may do more than is shown
     if form == "json":
         from sbatchgen.lab.plan.plan_output import plan_output
 
         put_json(plan_output(dry_run, findings, refused, brief=brief), refused=findings)
         failure = failure_of(findings)
-        sys.exit(failure.exit_status if failure else LIMIT_STATUS * bool(dry_run.result.limit))
+        sys.exit(failure.exit_status if failure else status)
     put(visible(listing.as_text(dry_run, refused, process=process)))
     report(findings)
-    if dry_run.result.limit:  # the script may do more than the plan shows
-        sys.exit(LIMIT_STATUS)
+    sys.exit(status)
 
 
 def _refuse_wrong_count(jobs: tuple[str, ...], *, diff: bool) -> None:
     """Raise CommandLineError unless `plan` has one job, or with --diff two jobs."""
-    if len(jobs) == 1 + diff:
+    job_count = 2 if diff else 1
+    if len(jobs) == job_count:
         return
-    wanted = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
-    fix = "name two after --diff" if diff else ""
+    usage = "plan --diff takes 2 jobs" if diff else "plan takes 1 job"
+    fix = "name two jobs after --diff" if diff else ""
     if len(jobs) == 2:  # two jobs without --diff: the user may have forgotten the option
         fix = f"sbatchgen plan --diff {word(jobs[0])} {word(jobs[1])}"
-    raise CommandLineError.of(f"{wanted}, not {len(jobs)}", fix=fix)
+    raise CommandLineError.of(f"{usage}, not {len(jobs)}", fix=fix)
 
 
-def _script_of(
+class _ScriptToPlan(NamedTuple):
+    """A script that `plan` runs, and the inputs of its dry run."""
+
+    script: JobScript
+    inputs: DryRunInputs
+    nodes: int | None  # the typed --nodes, which replaces the --nodes of a finished script
+
+
+def _script_to_plan(
     job: str,
     args: tuple[str, ...],
     job_options: dict[str, Any],
     variables: tuple[str, ...],
     files: tuple[str, ...],
-) -> tuple[JobScript, DryRunInputs, int | None]:
-    """Return the script to plan, the inputs of its dry run, and the nodes that replace its own; else None."""
+) -> _ScriptToPlan:
+    """Return the script of a job, or a finished script, with its inputs from --var and --file."""
     from sbatchgen.check.lint.source import is_script, read_source
     from sbatchgen.lab.plan.planning import read_inputs, script_of
 
@@ -407,26 +439,19 @@ def _script_of(
 
         request = request_of(job, args, job_options)
         script = script_of(job, render_request(request), profile=request.resolved.profile)
-        return script, read_inputs((), variables, files), None
+        return _ScriptToPlan(script, read_inputs((), variables, files), None)
     from sbatchgen.jobs.inputs.flags import layer_of
     from sbatchgen.jobs.inputs.search import Places
     from sbatchgen.jobs.judge.read_settings import settings_of
 
     source = read_source(job)
-    unusable = [
-        name
-        for name, value in job_options.items()
-        if value not in (None, ()) and name not in ("profile", "nodes")
-    ]
-    if unusable:
+    typed = [name for name, value in job_options.items() if value not in (None, ())]
+    if unusable := [name for name in typed if name not in ("profile", "nodes")]:
         what = f"{job} is a finished script: --{unusable[0].replace('_', '-')} can't change it"
-        raise CommandLineError.of(what, fix="edit the script; --nodes and --profile go with it")
+        raise CommandLineError.of(what, fix="edit the script; only --nodes and --profile go with a script")
     settings = settings_of(Places(current_folder(), os.environ), job_options.get("profile"), runs_here=True)
-    release = "" if settings.is_release_assumed else settings.slurm
-    script = script_of(source.file, source.text, profile=settings.profile, slurm=release)
-    nodes = (
-        layer_of((), {"nodes": job_options["nodes"]}).values.get("options.nodes")
-        if job_options["nodes"]
-        else None
-    )
-    return script, read_inputs(args, variables, files), nodes
+    known_release = "" if settings.is_release_assumed else settings.slurm
+    script = script_of(source.file, source.text, profile=settings.profile, slurm=known_release)
+    typed_nodes = {"nodes": job_options["nodes"]} if job_options["nodes"] else {}
+    nodes = layer_of((), typed_nodes).values.get("options.nodes")
+    return _ScriptToPlan(script, read_inputs(args, variables, files), nodes)

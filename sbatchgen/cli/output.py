@@ -1,4 +1,7 @@
-"""The output of commands: results go to stdout, all other text goes to stderr."""
+"""The output of commands: results go to stdout, and all other text goes to stderr.
+
+Options and checks that many commands have are also here.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.outputs.json_document import Refusal
     from sbatchgen.jobs.review.review import Review
 
-TYPED = "sbatchgen.typed"  # key in the `meta` of a context for the words of the command line
-HAS_DOCUMENT = "sbatchgen.has_document"  # key in the `meta` of a context whose document is printed
+# Keys in the `meta` of a click context: the typed words, and whether a JSON document is printed.
+TYPED, HAS_DOCUMENT = "sbatchgen.typed", "sbatchgen.has_document"
 put = click.echo  # prints to stdout or another stream
-COLUMNS_MAX = 10_000  # the widest terminal that is believed; some report absurd numbers
-LEAST_COLUMNS, LEAST_LINES = 40, 16  # the smallest terminal that a review fits
+MAX_COLUMNS = 10_000  # some terminals report more columns, which can't be true
+MIN_COLUMNS, MIN_LINES = 40, 16  # a brief review is laid out for a terminal of at least this size
 # The line breaks that a printed message keeps: before Slurm's own words, and before lines of a diff.
 _KEPT_LINE_BREAK = re.compile(r"\n(?=  (?:Slurm said: |[-+@]))")
 _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and carriage returns, which progress bars use
@@ -35,17 +38,17 @@ _HARMLESS = re.compile(r"(\x1b\[[0-9;]*m|\r)")  # colours, and carriage returns,
 
 def put_log(data: bytes) -> None:
     """Print a piece of a log; a terminal gets its colours, but no other control characters."""
-    put(harmless(data) if sys.stdout.isatty() else data, nl=False)
+    put(escape_controls(data) if sys.stdout.isatty() else data, nl=False)
 
 
-def harmless(data: bytes) -> str:
-    """Return a piece of a log as text; control characters other than colours and returns are escaped."""
+def escape_controls(data: bytes) -> str:
+    """Return a piece of a log as text, with control characters escaped, apart from colours and returns."""
     text = data.decode("utf-8", "replace")
     return "".join(part if _HARMLESS.fullmatch(part) else visible(part) for part in _HARMLESS.split(text))
 
 
 def say(problem: Problem, severity: str) -> None:
-    """Print a problem to stderr."""
+    """Print a problem to stderr, with its place and its fix on lines of their own."""
     first_line, *more_lines = _KEPT_LINE_BREAK.split(problem.what)
     note(f"{severity}: {first_line}", mark=severity)
     note_lines(more_lines)
@@ -72,7 +75,7 @@ def note_lines(lines: Iterable[str]) -> None:
 
 
 def warn_of_ignored_files() -> None:
-    """Warn of files that the search ignored."""
+    """Warn of files that the search ignored, such as a profile that another user can change."""
     for problem in take_problems():
         say(problem, "warning")
 
@@ -84,7 +87,7 @@ def colored(text: str, severity: str) -> str:
 
 
 def report(findings: Iterable[Finding]) -> None:
-    """Print findings, and raise an error that holds the errors among them."""
+    """Print the findings that are no errors, and raise the others as one error, if there are any."""
     findings = list(findings)
     for finding in findings:
         if finding.severity != "error":
@@ -94,7 +97,10 @@ def report(findings: Iterable[Finding]) -> None:
 
 
 def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
-    """Return the error to raise for findings: FitError if all are about limits; None without errors."""
+    """Return the class of error to raise for findings; None if no finding is an error.
+
+    FitError means that all errors are about limits of the cluster.
+    """
     errors = [finding for finding in findings if finding.severity == "error"]
     if not errors:
         return None
@@ -102,7 +108,7 @@ def failure_of(findings: Sequence[Finding]) -> type[SbatchgenError] | None:
 
 
 def current_folder() -> Path:
-    """Return the current folder; raise DocumentError if it was deleted, or may not be entered."""
+    """Return the current folder; raise DocumentError if it was deleted, or can't be entered."""
     try:
         return Path.cwd()
     except OSError as error:
@@ -110,12 +116,15 @@ def current_folder() -> Path:
         raise DocumentError.of(what, fix="cd to another folder, or to this one again") from error
 
 
-def _add_budgets(_: click.Context, __: click.Parameter, value: tuple[str, ...]) -> None:
-    """Add files of budgets to the variable of budgets, for this process and its jobs; each budget counts."""
-    if value:
+def _add_budgets(_: click.Context, __: click.Parameter, typed_files: tuple[str, ...]) -> None:
+    """Add the files of --budget to the variable that names budgets, for this process and its jobs.
+
+    A job must keep to all of these budgets.
+    """
+    if typed_files:
         from sbatchgen.jobs.budget.allowance import VARIABLE
 
-        files = (os.environ.get(VARIABLE), *(str(Path(file).absolute()) for file in value))
+        files = (os.environ.get(VARIABLE), *(str(Path(file).absolute()) for file in typed_files))
         os.environ[VARIABLE] = ":".join(filter(None, files))
 
 
@@ -126,7 +135,7 @@ BUDGET = click.option(
     type=click.Path(),
     expose_value=False,
     callback=_add_budgets,
-    help="Keep to the limits in FILE too, whatever other budgets hold.",
+    help="Also keep to the limits in FILE, in addition to other budgets.",
 )
 YES = click.option("--yes", "-y", is_flag=True, help="Don't ask.")
 SEE = click.option(
@@ -134,9 +143,11 @@ SEE = click.option(
     metavar="FOLDER",
     multiple=True,
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
-    help="A folder that the job may read too, in the sandbox.",
+    help="Also let the job read this folder, in the sandbox.",
 )
-BRIEF = click.option("--brief", is_flag=True, help="With --format json: only what decides, in few words.")
+BRIEF = click.option(
+    "--brief", is_flag=True, help="With --format json: only the facts that decide, in few words."
+)
 FORMAT = click.option(
     "--format",
     "form",
@@ -150,11 +161,12 @@ FORMAT = click.option(
 def put_json(
     output: object, stream: TextIO | None = None, *, refused: SbatchgenError | Iterable[Finding] = ()
 ) -> None:
-    """Print an output of `sbatchgen.jobs.outputs`, or a record, as a JSON document.
+    """Print an output, such as those of `sbatchgen.jobs.outputs`, as a JSON document.
 
-    `refused` is an error, or findings, of which only errors count. The document holds these errors too.
+    `refused` says why the command fails: an error, or findings, of which only errors count. The document
+    then also holds these errors and the exit status.
     """
-    from sbatchgen.cli.typed_fix import runner
+    from sbatchgen.cli.typed_fix import argv_maker
     from sbatchgen.jobs.outputs.json_document import document
 
     context = click.get_current_context()
@@ -165,7 +177,7 @@ def put_json(
         failure = failure_of(errors)
         status_and_errors = (failure.exit_status, errors) if failure else None
     root = context.find_root()
-    put(document(output, runner(root, root.meta.get(TYPED, ())), status_and_errors), stream, nl=False)
+    put(document(output, argv_maker(root, root.meta.get(TYPED, ())), status_and_errors), stream, nl=False)
     if stream in (None, sys.stdout):
         context.meta[HAS_DOCUMENT] = True
 
@@ -179,7 +191,7 @@ def put_in_form(form: str, output: object, text: str) -> None:
 
 
 def show_brief(reviews: Sequence[Review], stream: TextIO) -> None:
-    """Print reviews so that they fit the terminal."""
+    """Print reviews in so few lines that they fit the terminal."""
     from sbatchgen.jobs.review.brief import brief
 
     warn_of_ignored_files()  # before the question whether to submit
@@ -187,8 +199,8 @@ def show_brief(reviews: Sequence[Review], stream: TextIO) -> None:
         columns, lines = os.get_terminal_size(stream.fileno())
     except OSError:
         columns, lines = 0, 0
-    width = min(columns, COLUMNS_MAX) if columns > 0 else 80
-    width, height = max(width, LEAST_COLUMNS), max(lines or 24, LEAST_LINES)
+    width = min(columns, MAX_COLUMNS) if columns > 0 else 80
+    width, height = max(width, MIN_COLUMNS), max(lines or 24, MIN_LINES)
     _put_coloured(brief(reviews, width=width, height=height), stream)
 
 
@@ -198,10 +210,12 @@ def show_review(review: Review, stream: TextIO, form: str = "text", *, whole: bo
 
     warn_of_ignored_files()  # before the question whether to submit
     if form == "json":
-        answer = review.slurm  # of sbatch --test-only
-        problems = [row.problem for row in answer.refusals] or [Problem(answer.says)] if answer else []
-        refused = SlurmError(problems) if answer and not answer.accepted else review.findings
-        put_json(review, stream, refused=refused)
+        answer = review.slurm  # the answer of sbatch --test-only, if Slurm was asked
+        if answer and not answer.accepted:
+            problems = [row.problem for row in answer.refusals] or [Problem(answer.says)]
+            put_json(review, stream, refused=SlurmError(problems))
+        else:
+            put_json(review, stream, refused=review.findings)
     else:
         _put_coloured(as_text(review, current_folder(), whole=whole), stream)
 
@@ -215,10 +229,10 @@ def _put_coloured(text: str, stream: TextIO) -> None:
 
 
 def redraw(show: Callable[[], None], every_s: float) -> NoReturn:
-    """Show a text repeatedly, in the same place on a terminal."""
+    """Call `show` again and again until Ctrl-C; a terminal shows each output in place of the last one."""
     while True:
         if sys.stdout.isatty():
-            put("\x1b[H\x1b[2J", nl=False)
+            put("\x1b[H\x1b[2J", nl=False)  # moves the cursor to the top left corner, and clears the screen
         show()
         time.sleep(every_s)
 
@@ -239,19 +253,19 @@ def show_markdown(text: str) -> None:
     from rich.markdown import Markdown
 
     columns = shutil.get_terminal_size().columns
-    width = columns if 0 < columns <= COLUMNS_MAX else 80
+    width = columns if 0 < columns <= MAX_COLUMNS else 80
     height = 25  # without a height, Rich would use COLUMNS instead of the width
     console = Console(force_terminal=True, emoji=False, markup=False, width=width, height=height)
     console.print(Markdown(text, code_theme="ansi_dark"))  # the sixteen colours of the user's terminal
 
 
 def print_bytes(data: bytes) -> None:
-    """Print the contents of a file; on a terminal, control characters are escaped."""
+    """Print the contents of a file unchanged; on a terminal, control characters are escaped."""
     put(visible(data.decode("utf-8", "surrogateescape")) if sys.stdout.isatty() else data, nl=False)
 
 
-def completed_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Complete RUN: names of runs, and folders."""
+def complete_run(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of runs and the folders that complete the word RUN."""
     from sbatchgen.jobs.runs.index import Index, index_file
 
     names = []

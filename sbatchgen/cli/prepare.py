@@ -1,4 +1,8 @@
-"""The commands data, image and page: they make data sets and images before jobs hold GPUs, and a web page."""
+"""The commands data, image and page.
+
+data and image get data sets and container images before a job holds GPUs. page writes a web page that makes
+scripts.
+"""
 
 import os
 from collections.abc import Callable
@@ -22,20 +26,22 @@ def data() -> None:
 
 
 @data.command("mnist")
-@click.option("--to", "folder", required=True, type=click.Path(file_okay=False), help="Folder for the files.")
+@click.option(
+    "--to", "folder", required=True, type=click.Path(file_okay=False), help="Write the files to this folder."
+)
 @click.option("--synthetic", is_flag=True, help="Draw digits instead of downloading them; needs no network.")
-@click.option("--train", metavar="N", type=IMAGE_COUNT, help="Images to draw for training (--synthetic).")
-@click.option("--test", metavar="N", type=IMAGE_COUNT, help="Images to draw for testing (--synthetic).")
-@click.option("--seed", metavar="N", type=int, help="Seed of the drawing (--synthetic).")
-def data_mnist(folder: str, *, synthetic: bool, **drawing: int | None) -> None:
+@click.option("--train", metavar="N", type=IMAGE_COUNT, help="With --synthetic: draw N images for training.")
+@click.option("--test", metavar="N", type=IMAGE_COUNT, help="With --synthetic: draw N images for testing.")
+@click.option("--seed", metavar="N", type=int, help="With --synthetic: the seed of the drawn images.")
+def data_mnist(folder: str, *, synthetic: bool, **draw_options: int | None) -> None:
     """Get MNIST as IDX files."""
     from sbatchgen.lab.prepare.dataset import download_mnist, draw_mnist
 
-    sizes = {name: value for name, value in drawing.items() if value is not None}
+    typed_options = {name: value for name, value in draw_options.items() if value is not None}
     if synthetic:
-        put(draw_mnist(Path(folder), sizes))
-    elif sizes:
-        raise CommandLineError.of(f"--{next(iter(sizes))} needs --synthetic", fix="add --synthetic")
+        put(draw_mnist(Path(folder), typed_options))
+    elif typed_options:
+        raise CommandLineError.of(f"--{next(iter(typed_options))} needs --synthetic", fix="add --synthetic")
     else:
         download_mnist(Path(folder), note=note)
 
@@ -58,7 +64,7 @@ def _image_options(command: Callable[..., None]) -> Callable[..., None]:
             shell_complete=completion.profiles,
             help="Profile of the cluster.",
         ),
-        click.option("--to", metavar="FILE", type=click.Path(), help="File of the image."),
+        click.option("--to", metavar="FILE", type=click.Path(), help="Write the image to this file."),
     ):
         command = option(command)
     return command
@@ -70,8 +76,8 @@ def _image_options(command: Callable[..., None]) -> Callable[..., None]:
 def image_pull(**options: str | None) -> None:
     """Get a .sif image for Apptainer from a registry.
 
-    URI is like docker://nvcr.io/nvidia/pytorch:24.04-py3, or x.tar of `docker save`; by default the `source`
-    of the profile.
+    URI is an image such as docker://nvcr.io/nvidia/pytorch:24.04-py3, or a file x.tar of `docker save`. The
+    default is the `source` of the profile.
     """
     _prepare("pull", **options)
 
@@ -82,7 +88,8 @@ def image_pull(**options: str | None) -> None:
 def image_import(**options: str | None) -> None:
     """Get a .sqsh image for Enroot from a registry.
 
-    URI is like docker://nvcr.io#nvidia/pytorch:24.04-py3; by default the `source` of the profile.
+    URI is an image such as docker://nvcr.io#nvidia/pytorch:24.04-py3. The default is the `source` of the
+    profile.
     """
     _prepare("import", **options)
 
@@ -96,14 +103,16 @@ def image_build(**options: str | None) -> None:
 
 
 def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | None, force: object) -> None:
-    """Prepare an image with the tool of a subcommand, and print the name of its file."""
+    """Prepare an image with the tool of a subcommand (`verb`), and print the path of its file."""
     from sbatchgen.jobs.runtimes import RUNTIMES
     from sbatchgen.lab.prepare.image import prepare
 
-    tools = {tool.verb: (name, tool) for name, runtime in RUNTIMES.items() for tool in runtime.image_tools}
-    runtime, tool = tools[verb]
+    tool_by_verb = {
+        tool.verb: (name, tool) for name, runtime in RUNTIMES.items() for tool in runtime.image_tools
+    }
+    runtime_name, tool = tool_by_verb[verb]
     if source is None or to is None:
-        source, to = _source_and_file(runtime, profile, source, to)
+        source, to = _source_and_file(runtime_name, profile, source, to)
     prepare(tool, source, Path(to), force=bool(force), note=note)
     put(to)
 
@@ -111,7 +120,10 @@ def _prepare(verb: str, *, source: str | None, to: str | None, profile: str | No
 def _source_and_file(
     runtime: str, profile: str | None, source: str | None, to: str | None
 ) -> tuple[str, str]:
-    """Return the source and the file of an image; the profile has the one that was not typed."""
+    """Return the source and the file of an image, as typed, or else from the profile.
+
+    Raises CommandLineError if the profile does not have the missing part.
+    """
     from sbatchgen.jobs.runtimes.base import ContainerRuntime
 
     resolved = request_of("single", (), {"profile": profile, "runtime": runtime}).resolved
@@ -121,7 +133,7 @@ def _source_and_file(
     if to is None:
         if image is None or not is_file:
             what = f"{profile_words} names no file for an image of {runtime}"
-            raise CommandLineError.of(what, fix=f"--to FILE, or write {key}.image into the profile")
+            raise CommandLineError.of(what, fix=f"add --to FILE, or write {key}.image into the profile")
         if unset := image.unset(os.environ):
             what = f"the image of {profile_words} is {image}, but {unset[0]} is not set"
             raise CommandLineError.of(
@@ -158,7 +170,8 @@ def _source_and_file(
 def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | None) -> None:
     """Write a page that makes and checks scripts in the browser.
 
-    FOLDER is for any web server: static files that send nothing anywhere. Needs Node.js and npm, once.
+    FOLDER gets static files for any web server. The page sends nothing anywhere. The command needs Node.js
+    and npm once.
     """
     from sbatchgen.base.machine.trust import make_own
     from sbatchgen.lab.page.site import packages_folder, read_site
@@ -169,11 +182,14 @@ def page(names: tuple[str, ...], *, to: str, site: str | None, packages: str | N
     profile_names = [file.stem for file in files]
     for name in profile_names:
         if profile_names.count(name) > 1:
-            raise CommandLineError.of(f"two profiles are named {name}", at="--profile", fix="name each once")
-    typed_folder = Path(packages) if packages else None
+            raise CommandLineError.of(
+                f"two profiles are named {name}", at="--profile", fix="name each profile once"
+            )
+    typed_packages = Path(packages) if packages else None
     site_file = Path(site) if site else None
+    # A cache that another user can change might put foreign code into the page.
     cache = places.cache if places.cache and make_own(places.cache) else None
-    node_modules = packages_folder(typed_folder, cache, note)
+    node_modules = packages_folder(typed_packages, cache, note)
     note("note: packing the page, which takes one minute the first time, at most three on a busy machine")
     write(
         PageInputs(

@@ -1,4 +1,4 @@
-"""The commands profile and schema: profiles of clusters, and schemas of files and of output."""
+"""The commands profile and schema: they show, check and make profiles, and print JSON schemas."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 def _read_profile(file: Path) -> Document[Profile]:
+    """Return the profile in a file; raise DocumentError if it is wrong."""
     from sbatchgen.jobs.inputs.document import read_document
     from sbatchgen.jobs.inputs.profile import Profile
 
@@ -57,56 +58,64 @@ def profile_list(form: str) -> None:
     """
     from datetime import date
 
-    listed = [*_listed_profiles()]
+    rows = [*_listed_profiles()]
     if form == "json":
         from sbatchgen.jobs.outputs.profiles import ProfilesOutput
 
-        put_json(ProfilesOutput(profiles=listed))
+        put_json(ProfilesOutput(profiles=rows))
         return
-    sites: dict[str, list[str]] = {}
-    for row in listed:
-        age = _age(row["checked"], date.today())  # noqa: DTZ011 - a day, as people write it
-        facts = f"{row['scheduler']:<6} checked {row['checked']}{age}  {row['description']}"
-        text = f"broken: {row['broken']}" if row["broken"] else facts
+    texts_by_site: dict[str, list[str]] = {}
+    for row in rows:
+        age = _age_in_words(row["checked"], date.today())  # noqa: DTZ011 - a day, as people write it
+        summary = f"{row['scheduler']:<6} checked {row['checked']}{age}  {row['description']}"
+        if row["broken"]:
+            summary = f"broken: {row['broken']}"
         star = "*" if row["used"] else " "
-        sites.setdefault(row["site"], []).append(f"{star} {row['name']:<18} {text}\n    {row['file']}")
-    for site in sorted(sites):
-        put(visible("\n".join([site, *sites[site]] if site else sites[site])))
+        text = f"{star} {row['name']:<18} {summary}\n    {row['file']}"
+        texts_by_site.setdefault(row["site"], []).append(text)
+    for site, texts in sorted(texts_by_site.items()):
+        put(visible("\n".join([site, *texts] if site else texts)))
 
 
 def _listed_profiles() -> Iterator[ListedProfile]:
-    """Yield the rows of `profile list`, in the order in which profiles are searched for."""
-    seen = set[str]()
+    """Yield the rows of `profile list`, in the order in which profiles are searched for.
+
+    The first profile with a name is used. A profile that can't be read has the error in `broken`.
+    """
+    seen_names = set[str]()
     for name, file in Places(current_folder(), os.environ).profiles():
-        facts, broken = None, ""
+        read_profile, broken = None, ""
         try:
-            facts = _read_profile(file).value
+            read_profile = _read_profile(file).value
         except SbatchgenError as error:
             broken = str(error)
         yield {
             "name": name,
             "file": str(file),
-            "used": name not in seen,
+            "used": name not in seen_names,
             "broken": broken,
-            "site": (facts and facts.site) or "",
-            "scheduler": facts.scheduler if facts else "",
-            "checked": (facts and facts.checked) or "",
-            "description": (facts and facts.description) or "",
-            "url": (facts and facts.url) or "",
+            "site": (read_profile and read_profile.site) or "",
+            "scheduler": read_profile.scheduler if read_profile else "",
+            "checked": (read_profile and read_profile.checked) or "",
+            "description": (read_profile and read_profile.description) or "",
+            "url": (read_profile and read_profile.url) or "",
         }
-        seen.add(name)
+        seen_names.add(name)
 
 
-def _age(checked: str, today: date) -> str:
-    """Return the age of facts, such as ", 5 days ago"; "" if the date is not in the past."""
+def _age_in_words(checked: str, today: date) -> str:
+    """Return how long ago a date was, such as ", 5 days ago"; "" for a date in the future, or no date."""
     from datetime import date
 
     try:
         days = (today - date.fromisoformat(checked)).days
     except ValueError:
         return ""
-    ago = f"{days // 30} months ago" if days >= 60 else f"{days} days ago" if days > 1 else "yesterday"
-    return "" if days < 0 else f", {ago if days else 'today'}"
+    if days < 0:
+        return ""
+    if days < 2:
+        return f", {('today', 'yesterday')[days]}"
+    return f", {days} days ago" if days < 60 else f", {days // 30} months ago"
 
 
 @profile.command("show")
@@ -129,22 +138,26 @@ def profile_show(name: str, form: str) -> None:
 @profile.command("discover")
 @click.option("--name", metavar="NAME", help="The profile's name. [default: ClusterName of slurm.conf]")
 @click.option(
-    "--write", "new", metavar="FILE", type=click.Path(), help="New file for the profile. [default: stdout]"
+    "--write",
+    "new_file",
+    metavar="FILE",
+    type=click.Path(),
+    help="Write the profile to this new file. [default: stdout]",
 )
 @click.option(
     "--update",
-    "old",
+    "old_profile",
     metavar="PROFILE",
     shell_complete=completion.profiles,
-    help="Update this profile, a name or a file; asks first.",
+    help="Update this profile, a name or a file. The command asks first.",
 )
 @YES
-def profile_discover(name: str | None, new: str | None, old: str | None, *, yes: bool) -> None:
+def profile_discover(name: str | None, new_file: str | None, old_profile: str | None, *, yes: bool) -> None:
     """Make a profile of the cluster of this machine.
 
     discover asks Slurm for partitions, nodes, GPUs and limits. Comments in the profile say how to find facts
-    that Slurm does not know. Read and complete the profile, then check it with profile check. --update copies
-    a profile that is not yours.
+    that Slurm does not know. Read and complete the profile, then check it with profile check. For a profile
+    that is not yours, --update writes a copy.
     """
     from datetime import datetime
 
@@ -152,32 +165,33 @@ def profile_discover(name: str | None, new: str | None, old: str | None, *, yes:
     from sbatchgen.lab.discover.facts import profile_text
     from sbatchgen.lab.discover.slurm_answers import ask
 
-    if old is not None and (name or new):
+    if old_profile is not None and (name or new_file):
         raise CommandLineError.of("--update takes neither --name nor --write", fix="leave these out")
     if name is not None and not is_clean(name):
         raise CommandLineError.of(f"'{name}' is not a word of printable characters", at="--name")
     cluster = ask(os.environ)
     today = f"{datetime.now().astimezone():%Y-%m-%d}"
-    if old is not None:
-        _update_profile(old, cluster, today=today, yes=yes)
+    if old_profile is not None:
+        _update_profile(old_profile, cluster, today=today, yes=yes)
         return
     cluster_name = cluster.setting("ClusterName")
-    default = cluster_name if is_clean(cluster_name) else "cluster"
-    content = profile_text(cluster, os.environ, name=name or default, today=today)
-    if new is None:
-        put(content, nl=False)
+    default_name = cluster_name if is_clean(cluster_name) else "cluster"
+    text = profile_text(cluster, os.environ, name=name or default_name, today=today)
+    if new_file is None:
+        put(text, nl=False)
         return
     from sbatchgen.base import files
 
-    if os.path.lexists(new):
-        raise DocumentError.of(f"{new} exists", fix=f"bring it up to date: --update {new}; or name another")
-    Path(new).parent.mkdir(parents=True, exist_ok=True)
-    files.write(Path(new), content.encode())
-    note(f"wrote {new}; next: sbatchgen profile check {new}")
+    if os.path.lexists(new_file):
+        fix = f"bring it up to date: --update {new_file}; or name another file"
+        raise DocumentError.of(f"{new_file} exists", fix=fix)
+    Path(new_file).parent.mkdir(parents=True, exist_ok=True)
+    files.write(Path(new_file), text.encode())
+    note(f"wrote {new_file}; next: sbatchgen profile check {new_file}")
 
 
 def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
-    """Show how a profile differs from the cluster, ask, and write the cluster's values into it."""
+    """Show how a profile differs from the cluster, ask, and write the cluster's values into the profile."""
     import difflib
 
     from sbatchgen.base import files
@@ -189,16 +203,19 @@ def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -
     places = Places(current_folder(), os.environ)
     file = places.profile(name)
     target = current_folder() / places.own_copy(file)
-    document, before = _read_profile(file), files.read_file(file, MAX_BYTES)
-    text = before.decode()
-    after, by_hand = update_text(text, differences(document, cluster), today=today)
-    for finding in findings(by_hand, str(file)):
+    document, old_bytes = _read_profile(file), files.read_file(file, MAX_BYTES)
+    old_text = old_bytes.decode()
+    new_text, to_edit_by_hand = update_text(old_text, differences(document, cluster), today=today)
+    for finding in findings(to_edit_by_hand, str(file)):
         say(finding.problem, "warning")
-    if after.rstrip() == text.rstrip():
+    if new_text.rstrip() == old_text.rstrip():
         note(f"{name}: nothing to change")
         return
-    decode(after, Profile, name=f"{file} with the cluster's values")
-    diff = difflib.unified_diff(text.splitlines(), after.splitlines(), str(file), str(target), lineterm="")
+    decode(
+        new_text, Profile, name=f"{file} with the cluster's values"
+    )  # raises if the new text is no profile
+    old_lines, new_lines = old_text.splitlines(), new_text.splitlines()
+    diff = difflib.unified_diff(old_lines, new_lines, str(file), str(target), lineterm="")
     put(visible("\n".join(diff)))
     if not yes and not sys.stdin.isatty():
         note("nothing was written: add --yes")
@@ -206,45 +223,49 @@ def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -
     if not yes:
         click.confirm(f"Write {one_line(str(target))}?", abort=True, err=True)
     target.parent.mkdir(parents=True, exist_ok=True)
-    files.write(target, after.encode(), before=before if target.exists() else None)
+    # With `before`, the file is not written if it has changed since it was read.
+    files.write(target, new_text.encode(), before=old_bytes if target.exists() else None)
 
 
 @profile.command("check")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completion.profiles)
-@click.option("--live", is_flag=True, help="Compare them with the cluster of this machine too.")
+@click.option("--live", is_flag=True, help="Also compare them with the cluster of this machine.")
 @FORMAT
 def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
     """Check profiles.
 
-    Renders every mode in every partition, and reports problems.
+    check renders every mode in every partition, and reports problems.
     """
     from sbatchgen.base.finding import Finding
-    from sbatchgen.jobs.judge.profile_check import findings
+    from sbatchgen.jobs.judge.profile_check import findings as findings_in
     from sbatchgen.lab.discover import comparison
     from sbatchgen.lab.discover.slurm_answers import ask
 
     cluster = ask(os.environ) if live else None
-    reported: dict[str, list[Finding]] = {}
+    findings_by_name: dict[str, list[Finding]] = {}
     places = Places(current_folder(), os.environ)
     for name in names:
         try:
             file = places.profile(name)
-            reported[name] = findings(file, places)
+            findings_by_name[name] = findings_in(file, places)
             if cluster:
                 differences = comparison.differences(_read_profile(file), cluster)
-                fix = f"sbatchgen profile discover --update {name}" if places.own_copy(file) != file else ""
-                reported[name] += comparison.findings(differences, str(file), fix)
+                # The user can't edit a profile of others. --update writes a copy.
+                is_foreign = places.own_copy(file) != file
+                fix = f"sbatchgen profile discover --update {name}" if is_foreign else ""
+                findings_by_name[name] += comparison.findings(differences, str(file), fix)
         except DocumentError as error:
-            reported[name] = [Finding("error", problem) for problem in error.problems]
-        if form == "text" and not failure_of(reported[name]):
+            findings_by_name[name] = [Finding("error", problem) for problem in error.problems]
+        if form == "text" and not failure_of(findings_by_name[name]):
             put(one_line(f"{name}: no errors"))
-    all_findings = [finding for findings in reported.values() for finding in findings]
+    all_findings = [finding for findings in findings_by_name.values() for finding in findings]
     if form == "text":
         report(all_findings)
         return
     from sbatchgen.jobs.outputs.profiles import ChecksOutput
 
-    output = ChecksOutput(profiles=[{"name": name, "findings": rows} for name, rows in reported.items()])
+    rows = findings_by_name.items()
+    output = ChecksOutput(profiles=[{"name": name, "findings": findings} for name, findings in rows])
     put_json(output, refused=all_findings)
     if failure := failure_of(all_findings):
         sys.exit(failure.exit_status)

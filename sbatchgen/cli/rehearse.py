@@ -1,4 +1,4 @@
-"""The command rehearse: a run of a job on this machine, before it waits in the queue."""
+"""The command rehearse: it tries a job on this machine, or for five minutes on a cluster."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from sbatchgen.jobs.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
-# Options of a job of five minutes that is stopped after half of its time.
+# Options of a job of five minutes, which Slurm asks to stop 150 seconds before its limit.
 SHORT_JOB = {"time": "00:05:00", "signal": "B:USR1@150"}
 
 
@@ -33,7 +34,7 @@ SHORT_JOB = {"time": "00:05:00", "signal": "B:USR1@150"}
     type=click.FloatRange(min=1),
     default=120,
     show_default=True,
-    help="How long each start may take until its first steps, and the last until the end.",
+    help="Limit the time of each start until its first steps, and of the last start until its end.",
 )
 @click.option(
     "--stop-after",
@@ -41,18 +42,18 @@ SHORT_JOB = {"time": "00:05:00", "signal": "B:USR1@150"}
     type=click.FloatRange(min=1),
     default=30,
     show_default=True,
-    help="Seconds after which a trainer that prints no steps is stopped.",
+    help="Stop a trainer that prints no steps after this time.",
 )
 @click.option(
     "--on",
     "cluster",
     metavar="PROFILE",
     shell_complete=completion.profiles,
-    help="Submit it there as a job of five minutes instead, which is stopped half way and starts again.",
+    help="Submit the job to this cluster for five minutes instead. It is stopped half way, and starts again.",
 )
 @YES
 @BUDGET
-@click.option("--network", is_flag=True, help="Give the job this machine's network.")
+@click.option("--network", is_flag=True, help="Let the job use this machine's network.")
 @SEE
 @FORMAT
 @click.pass_obj
@@ -80,39 +81,44 @@ def rehearse(
     from sbatchgen.jobs.judge.job_check import check
     from sbatchgen.lab.rehearsal.outcome import rows
     from sbatchgen.lab.rehearsal.rehearsal import refuse_unfit
-    from sbatchgen.lab.rehearsal.rehearsal import rehearse as run
+    from sbatchgen.lab.rehearsal.rehearsal import rehearse as run_here
 
     if cluster:
-        outcomes = _on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
-        _show(outcomes, {"rows": outcomes}, form)
+        outcomes = _rehearse_on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
+        _print_outcomes(outcomes, {"rows": outcomes}, form)
         sys.exit(any(row.outcome == "failed" for row in outcomes))
     request = request_of(job, args, job_options)
     report(check(request.resolved))
     refuse_unfit(request.resolved)
-    done = run(
+    rehearsal = run_here(
         request, os.environ, current_folder(), seconds=seconds, patience=stop_after, has_network=network,
         extra_folders=see, tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
-    outcomes = [*rows(done)]
-    _show_rehearsal(done, outcomes, form)
+    outcomes = [*rows(rehearsal)]
+    _print_rehearsal(rehearsal, outcomes, form)
     sys.exit(any(row.outcome == "failed" for row in outcomes))
 
 
-def _show_rehearsal(done: Rehearsal, outcomes: Sequence[Row], form: str) -> None:
-    """Print the rows of a rehearsal, the time that it took, and what it can't show."""
+def _print_rehearsal(rehearsal: Rehearsal, outcomes: Sequence[Row], form: str) -> None:
+    """Print the outcomes of a rehearsal on this machine, its time and memory, and what it can't show."""
     from sbatchgen.base.quoting import table
     from sbatchgen.base.units import in_bytes
 
-    output: RehearseOutput = {"rows": [*outcomes], "unproven": dict(done.unproven)}
-    _show(outcomes, {**output, "seconds": round(done.seconds, 1), "memory_bytes": done.memory}, form)
+    output: RehearseOutput = {
+        "rows": [*outcomes],
+        "unproven": dict(rehearsal.unproven),
+        "seconds": round(rehearsal.seconds, 1),
+        "memory_bytes": rehearsal.memory,
+    }
+    _print_outcomes(outcomes, output, form)
     if form == "json":
         return
-    put(f"took {done.seconds:.0f} s, at most {in_bytes(done.memory)} of memory\n\nNot shown:")
-    put(table((f"  {what}", why) for what, why in done.unproven), nl=False)
+    put(f"took {rehearsal.seconds:.0f} s, at most {in_bytes(rehearsal.memory)} of memory\n\nNot shown:")
+    put(table((f"  {part}", reason) for part, reason in rehearsal.unproven), nl=False)
 
 
-def _show(outcomes: Sequence[Row], output: RehearseOutput, form: str) -> None:
-    """Print the rows of a rehearsal as a table with fixes, or the output as JSON."""
+def _print_outcomes(outcomes: Sequence[Row], output: RehearseOutput, form: str) -> None:
+    """Print the outcomes of a rehearsal as a table with fixes, or the whole `output` as JSON."""
     from sbatchgen.base.quoting import fix_lines, one_line, table
 
     if form == "json":
@@ -120,20 +126,32 @@ def _show(outcomes: Sequence[Row], output: RehearseOutput, form: str) -> None:
         return
     shown_fixes: set[str] = set()
     lines = table((row.what, row.outcome, one_line(row.detail)) for row in outcomes).split("\n")
-    for row, line in zip(outcomes, lines, strict=False):  # after the last row there is an empty line
+    for row, line in zip(outcomes, lines, strict=False):  # `lines` ends with an empty line
         put(line)
         if row.fix and row.fix not in shown_fixes:
             put("\n".join(fix_lines(row.fix, indent=4)))
         shown_fixes.add(row.fix)
     if outcomes:
-        failed = sum(row.outcome == "failed" for row in outcomes)
-        put(f"\n{failed} of {len(outcomes)} failed")
+        failure_count = sum(row.outcome == "failed" for row in outcomes)
+        put(f"\n{failure_count} of {len(outcomes)} failed")
 
 
-def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool) -> list[Row]:
+def _options_of_short_job(resolved: ResolvedJob, job_options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that make a job short, unless typed, and give it a name and a run folder of its own.
+
+    The run folder is new, because the trainer would resume a rehearsal in an older folder.
+    """
+    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
+    run_dir = f"{resolved.run_dir}-rehearsal-{time.strftime('%m%d-%H%M%S')}"
+    return {**limits, "job_name": f"{resolved.name}-rehearsal", "run_dir": run_dir, "max_restarts": "1"}
+
+
+def _rehearse_on_cluster(
+    job: str, args: tuple[str, ...], job_options: dict[str, Any], *, yes: bool
+) -> list[Row]:
     """Submit the job as a short job with a run folder of its own, follow it, and return its outcomes.
 
-    Return [] if the user does not agree.
+    Return [] if the user does not agree to submit.
     """
     from sbatchgen.cli.run_logs import follow_run
     from sbatchgen.cli.submit import show_and_confirm, submit_to_slurm
@@ -148,28 +166,24 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     if not resolved.uses_slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
         raise CommandLineError.of(what, fix="name a profile with Slurm")
-    name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")
-    # a new run folder, because an older rehearsal would be resumed
-    run_options = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
-    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
-    short_job = request_of(job, args, {**job_options, **limits, **run_options})
+    short_job = request_of(job, args, {**job_options, **_options_of_short_job(resolved, job_options)})
     submission = submission_of_job(short_job, os.environ, current_folder())
     if not show_and_confirm([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []
     index = sbatch.open_index(os.environ, note)
-    done: list[SubmittedRun] = []
+    submitted: list[SubmittedRun] = []
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
-        submit_to_slurm(submission, index, "", done, keep_env=False)
+        submit_to_slurm(submission, index, "", submitted, keep_env=False)
+        record = submitted[-1].record
         if index is None or submission.run_dir is None:
-            raise CommandLineError.of(
-                "the run can't be followed", fix=f"sbatchgen status {done[-1].record.run}"
-            )
+            what = f"run {record.run} can't be followed, because it is in no index"
+            raise CommandLineError.of(what, fix=f"sbatchgen status {record.run}")
         try:
-            follow_run(index, done[-1].record.run)
+            follow_run(index, record.run)
         except KeyboardInterrupt:
-            note(f"note: the job stays in the queue; end it: sbatchgen cancel {done[-1].record.run}")
+            note(f"note: the job stays in the queue; end it: sbatchgen cancel {record.run}")
             raise
-    log = "\n".join(line for path in find_logs(done[-1].record) for _, line in last_lines(path))
+    log = "\n".join(line for path in find_logs(record) for _, line in last_lines(path))
     events: list[dict[str, Any]] = []
     with contextlib.suppress(DocumentError):
         events += read_events(submission.run_dir)

@@ -1,4 +1,7 @@
-"""The command logs: the log of a run, up to now or until the run ends."""
+"""The command logs: it shows the log of a run, up to now or until the run ends.
+
+`submit --follow` and `rehearse --on` show the log of their run with `follow_run`.
+"""
 
 from __future__ import annotations
 
@@ -35,15 +38,16 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.status import RunState
 
 LOG_POLL_S = 0.5  # seconds between two looks at a log
-DEFAULT_LINES = 20  # the last lines that --follow and JSON show
+DEFAULT_LINES = 20  # how many of the last lines --follow and --format json show if --lines does not say it
 
 
-def _completed_programs(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the programs of RUN that have logs."""
+def _complete_program(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Return the programs of RUN that have logs, and that complete the typed word."""
     from sbatchgen.jobs.runs import program_states
 
     with contextlib.suppress(SbatchgenError, OSError):
-        run, _point = find_point(open_index(), ctx.params.get("run") or next(iter(ctx.args), ""))
+        typed_run = ctx.params.get("run") or next(iter(ctx.args), "")  # --program may come before RUN
+        run = find_point(open_index(), typed_run).run
         return [name for name in program_states.logs(run.folder) if name.startswith(incomplete)]
     return []
 
@@ -55,11 +59,11 @@ def _check_program(run: Run, program: str) -> None:
     names = [*program_states.logs(run.folder)]
     if program in names:
         return
-    job_log, at = f"sbatchgen logs {run.name}", "--program"
+    command_for_job_log, at = f"sbatchgen logs {run.name}", "--program"
     if any(program == state.name for state in program_states.read_programs(run.folder, 0.0)):
-        what = f"program {program} has no log of its own: the main one prints to that of the job"
-        raise CommandLineError.of(what, at=at, fix=job_log)
-    fix = f"one of: {', '.join(names)}" if names else job_log
+        what = f"program {program} is the main program, which prints to the job's log"
+        raise CommandLineError.of(what, at=at, fix=command_for_job_log)
+    fix = f"one of: {', '.join(names)}" if names else command_for_job_log
     raise CommandLineError.of(f"run {run.name} has no log of a program '{program}'", at=at, fix=fix)
 
 
@@ -76,13 +80,13 @@ def _check_program(run: Run, program: str) -> None:
     default=None,
     help=f"Start with the last N lines. [default: all; {DEFAULT_LINES} with -f and with json]",
 )
-@task_option("Task of an array or a sweep.")
+@task_option("Show only this task of an array or a sweep.")
 @click.option(
     "--program",
     metavar="NAME",
     default="",
-    shell_complete=_completed_programs,
-    help="The log of one of several programs. [default: that of the job, and so of the main program]",
+    shell_complete=_complete_program,
+    help="Show the log of one of several programs. [default: the job's log, with the main program]",
 )
 @FORMAT
 def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, form: str) -> None:
@@ -93,30 +97,33 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
     from sbatchgen.jobs.runs.job_log import RunLogs
 
     if form == "json" and follow:
-        raise CommandLineError.of("--follow prints until the run ends: no document", fix="leave --follow out")
+        what = "--follow prints until the run ends, and makes no JSON document"
+        raise CommandLineError.of(what, fix="leave --follow out")
     index = open_index()
     if lines is None and (follow or form == "json"):
         lines = DEFAULT_LINES
-    if plain := find_plain_job(index, run, task):
-        with _log_printer(form, run) as show:
-            _show_plain_log(plain, run, lines, show, follow=follow)
+    if plain_job := find_plain_job(index, run, task):
+        with _log_printer(form, run) as print_piece:
+            _show_plain_log(plain_job, run, lines, print_piece, follow=follow)
         return
-    chosen, point, job = find_job(index, run)
+    named_run, point, job_id = find_job(index, run)
     task = task or point
     if program:
-        _check_program(chosen, program)
+        _check_program(named_run, program)
     if follow:
-        follow_run(index, chosen.name, lines=lines, task=task, program=program, job=job)
+        follow_run(index, named_run.name, lines=lines, task=task, program=program, job_id=job_id)
         return
-    shown = RunLogs(chosen.folder, lines, task, program=program, job=job)
-    with _log_printer(form, chosen.name) as show:
-        if not shown.show(show):
-            check_folder(chosen)
-            fix = f"sbatchgen status {chosen.name}"
-            raise DocumentError.of(f"run {chosen.name} has no log so far", fix=fix)
-    if shown.is_empty:
-        why = "Python keeps lines for itself while a program runs: --env PYTHONUNBUFFERED=1"
-        note(f"note: the log is empty so far. {why}; sbatchgen diagnose {chosen.name} says how a job ended")
+    reader = RunLogs(named_run.folder, lines, task, program=program, job=job_id)
+    with _log_printer(form, named_run.name) as print_piece:
+        has_log = reader.show(print_piece)
+        if not has_log:
+            check_folder(named_run)
+            fix = f"sbatchgen status {named_run.name}"
+            raise DocumentError.of(f"run {named_run.name} has no log so far", fix=fix)
+    if reader.is_empty:
+        why = "Python may hold back its output while the program runs: --env PYTHONUNBUFFERED=1"
+        more = f"sbatchgen diagnose {named_run.name} says how a job ended"
+        note(f"note: the log is empty so far. {why}; {more}")
 
 
 @contextlib.contextmanager
@@ -129,13 +136,16 @@ def _log_printer(form: str, run: str) -> Iterator[Callable[[bytes], None]]:
         return
     pieces: list[bytes] = []
     yield pieces.append
-    output.put_json(logs_output(run, output.harmless(b"".join(pieces))))
+    output.put_json(logs_output(run, output.escape_controls(b"".join(pieces))))
 
 
 def _show_plain_log(
-    job: PlainJob, typed: str, lines: int | None, show: Callable[[bytes], None], *, follow: bool
+    job: PlainJob, typed: str, lines: int | None, print_piece: Callable[[bytes], None], *, follow: bool
 ) -> None:
-    """Show the log of a job that belongs to no run; with `follow`, until the job has ended."""
+    """Show the log of a job that belongs to no run; with `follow`, until the job has ended.
+
+    `typed` is the word that named the job. `lines` is how many of the last lines to show; None shows all.
+    """
     from sbatchgen.jobs.runs import overview
     from sbatchgen.jobs.runs.job_log import RunLogs
     from sbatchgen.jobs.runs.plain_job import find
@@ -143,21 +153,22 @@ def _show_plain_log(
 
     if job.problems:
         raise DocumentError(map(Problem, job.problems))
-    shown = RunLogs(job.folder, lines, "", plain=job.record)
+    reader = RunLogs(job.folder, lines, "", plain=job.record)
     has_other_tasks = any(row.task and row.id != job.id for row in job.rows)
     if has_other_tasks:
-        note(f"note: {job.id}; of the other tasks: sbatchgen logs {job.id.partition('_')[0]} --task N")
-    has_log = shown.show(show)
+        array_id = job.id.partition("_")[0]
+        note(f"note: this log is of {job.id}; sbatchgen logs {array_id} --task N shows another task")
+    has_log = reader.show(print_piece)
     asked_at = time.monotonic()
     while follow and job.row and not job.row.state.ended:
         time.sleep(LOG_POLL_S)
         if time.monotonic() - asked_at >= POLL_S:
             job, asked_at = find(job.id, current_folder(), os.environ) or job, time.monotonic()
-        has_log = shown.show(show)
+        has_log = reader.show(print_piece)
     if follow:
         note(f"note: {overview.headline(plain_state(job))}")
     elif not has_log:
-        log = job.record.log.replace("%%", "%")
+        log = job.record.log.replace("%%", "%")  # the record has sbatch's pattern, in which %% stands for %
         raise DocumentError.of(f"there is no log {log}", fix=f"sbatchgen status {quoted(typed)}")
 
 
@@ -169,27 +180,27 @@ def follow_run(
     task: str = "",
     since: float = 0.0,
     program: str = "",
-    job: str = "",
+    job_id: str = "",
 ) -> int:
     """Show the log of a run until its jobs have ended; return 0 if the last job completed, else 3.
 
-    Logs of jobs that were submitted before `since` (seconds since 1970) are not shown. `program` and `job`
-    choose one of several programs and jobs.
+    Logs of jobs that were submitted before `since` (seconds since 1970) are not shown. `task`, `program` and
+    `job_id` choose one of several tasks, programs and jobs.
     """
     from sbatchgen.jobs.runs import cost, status
     from sbatchgen.jobs.runs.job_log import RunLogs
 
-    run = find_run(index, name, changes=None)
-    logs = RunLogs(run.folder, lines, task, since=since, program=program, job=job)
-    asked_at, notes = 0.0, _StateNotes()
+    run = find_run(index, name, in_doubt="ignore")
+    reader = RunLogs(run.folder, lines, task, since=since, program=program, job=job_id)
+    asked_at, notes = 0.0, _StateNotes()  # 0.0: Slurm was not asked so far
     with _progress_bar(run) as update_bar:
         while True:
-            if time.monotonic() - asked_at >= POLL_S or not asked_at:
-                (state,), problems = status.run_states(index, os.environ, [run], job_ids=[job])
+            if not asked_at or time.monotonic() - asked_at >= POLL_S:
+                (state,), problems = status.run_states(index, os.environ, [run], job_ids=[job_id])
                 asked_at = time.monotonic()
-                logs.refresh()
-                notes.tell(state, problems)
-            logs.show(output.put_log)
+                reader.refresh()
+                notes.print_news(state, problems)
+            reader.show(output.put_log)
             update_bar()
             if all(job.ended for job in state.jobs):
                 break
@@ -201,17 +212,20 @@ def follow_run(
 
 
 class _StateNotes:
-    """The notes about a followed run between the lines of its log: new states, and standstills."""
+    """Prints notes about a followed run between the lines of its log: new states, and standstills."""
 
     def __init__(self) -> None:
         self._last_headline, self._was_quiet = "", False
 
-    def tell(self, state: RunState, problems: Sequence[Problem]) -> None:
-        """Print a note if the state has changed since the last call, or the run stands still now."""
+    def print_news(self, state: RunState, problems: Sequence[Problem]) -> None:
+        """Print a note if the state has changed since the last call, or if the run now stands still."""
         from sbatchgen.jobs.runs import overview
 
         headline = overview.headline(state) if not problems else problems[0].what
-        if headline != self._last_headline and (state.last_job is None or state.last_job.state != "RUNNING"):
+        is_running = (
+            state.last_job is not None and state.last_job.state == "RUNNING"
+        )  # the log itself shows it
+        if headline != self._last_headline and not is_running:
             note(f"note: {headline}")
         if state.standstill and not self._was_quiet:
             note(f"note: {state.standstill}: it may stand still; sbatchgen diagnose {state.run.name}")
@@ -220,7 +234,7 @@ class _StateNotes:
 
 @contextlib.contextmanager
 def _progress_bar(run: Run) -> Iterator[Callable[[], None]]:
-    """Show a progress bar of a run on a terminal; yield the function that updates it."""
+    """Show a progress bar of a run if stderr is a terminal; yield the function that updates the bar."""
     from sbatchgen.jobs.runs.progress import read_progress
 
     if not output.is_screen(sys.stderr):
@@ -236,7 +250,7 @@ def _progress_bar(run: Run) -> Iterator[Callable[[], None]]:
 
         def update() -> None:
             if progress := read_progress(run.folder):
-                words = progress.says or name
-                bars.update(bar, completed=progress.step or 0, total=progress.steps, description=words)
+                description = progress.says or name
+                bars.update(bar, completed=progress.step or 0, total=progress.steps, description=description)
 
         yield update

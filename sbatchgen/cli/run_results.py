@@ -1,4 +1,4 @@
-"""The commands report, diagnose and plot: the cost of a run, the cause of its failure, and its curves."""
+"""The commands report, diagnose and plot: they show what a run cost, why it failed, and its curves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sbatchgen.base.errors import CommandLineError, DocumentError, Problem
 from sbatchgen.base.quoting import ALSO, numbers_as_text
 from sbatchgen.cli.output import (
     FORMAT,
-    completed_runs,
+    complete_run,
     current_folder,
     note,
     print_bytes,
@@ -30,7 +30,7 @@ from sbatchgen.cli.runs import (
     find_plain_job,
     find_point,
     open_index,
-    point_states_of,
+    read_states,
     task_option,
 )
 
@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", metavar="[RUN]", required=False, shell_complete=completed_runs)
-@click.option("--month", metavar="YYYY-MM", default="", help="The sum of the jobs submitted in a month.")
-@click.option("--below", metavar="FOLDER", type=click.Path(), help="The sum of your runs below a folder.")
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.option("--month", metavar="YYYY-MM", default="", help="Show the sum of the jobs submitted in a month.")
+@click.option(
+    "--below", metavar="FOLDER", type=click.Path(), help="Show the sum of your runs below a folder."
+)
 @FORMAT
 def report(run: str | None, *, month: str, below: str | None, form: str) -> None:
     """Show what a run has cost, or the sum of several runs.
@@ -51,29 +53,30 @@ def report(run: str | None, *, month: str, below: str | None, form: str) -> None
     """
     from sbatchgen.jobs.runs import cost
 
-    if bool(run) == bool(month or below is not None):
-        what = "report takes a run, or --month and --below for a sum" if run else "report of which run?"
+    asks_for_sum = bool(month) or below is not None
+    if bool(run) == asks_for_sum:  # both or neither
+        what = "report needs the name of a run"
+        if run:
+            what = "report takes a run, or --month and --below for a sum"
         fix = f"name one run; or for a sum: sbatchgen report --below . --month {time.strftime('%Y-%m')}"
         raise CommandLineError.of(what, fix=fix)
     if run is None:
         _report_sum(month, below, form)
         return
-    (state,), problems = point_states_of(open_index(), [run])
-    result = cost.make_report(state, os.environ)
-    put_in_form(form, result, cost.as_text(result))
-    slow = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
-    for problem in [
-        *filter(None, [state.standstill, slow]),
-        *(problem.what for problem in problems),
-        *result.problems,
-    ]:
-        note(f"note: {problem}")
+    (state,), problems = read_states(open_index(), [run])
+    run_report = cost.make_report(state, os.environ)
+    put_in_form(form, run_report, cost.as_text(run_report))
+    slow_rank = f"slow: {state.progress.slow}" if state.progress and state.progress.slow else ""
+    signs_of_trouble = filter(None, [state.standstill, slow_rank])
+    for text in (*signs_of_trouble, *(problem.what for problem in problems), *run_report.problems):
+        note(f"note: {text}")
 
 
 def _report_sum(month: str, below: str | None, form: str) -> None:
     """Print the cost of several runs, and the sum.
 
-    `month` is YYYY-MM, or "" for any time. `below` is the folder of the runs, or None for all runs.
+    `month` is YYYY-MM, or "" for any time. `below` is a folder that holds the run folders, or None for all
+    runs.
     """
     from sbatchgen.jobs.runs import bill
     from sbatchgen.jobs.runs.status import run_states
@@ -84,23 +87,23 @@ def _report_sum(month: str, below: str | None, form: str) -> None:
         fix = f"as in: --month {time.strftime('%Y-%m')}"
         raise CommandLineError.of(f"'{month}' is not a month", at="--month", fix=fix) from error
     index = open_index()
-    top = Path(os.path.realpath(current_folder() / below)) if below is not None else Path("/")
-    if not top.is_dir():
+    top_folder = Path(os.path.realpath(current_folder() / below)) if below is not None else Path("/")
+    if not top_folder.is_dir():
         raise CommandLineError.of(f"there is no folder {below}", at="--below")
-    chosen = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top)]
-    states, problems = run_states(index, os.environ, chosen) if chosen else ([], [])
-    result = bill.make_bill(states, os.environ, period)
-    if form == "text" and not result.runs:
+    runs = [run for run in index.runs() if Path(os.path.realpath(run.folder)).is_relative_to(top_folder)]
+    states, problems = run_states(index, os.environ, runs) if runs else ([], [])
+    total = bill.make_bill(states, os.environ, period)
+    if form == "text" and not total.runs:
         note("note: no jobs of yours: sbatchgen status --all lists your runs")
         return
-    put_in_form(form, result, bill.as_text(result))
-    for what in (*(problem.what for problem in problems), *result.problems):
-        note(f"note: {what}")
+    put_in_form(form, total, bill.as_text(total))
+    for text in (*(problem.what for problem in problems), *total.problems):
+        note(f"note: {text}")
 
 
 @click.command()
 @RUN
-@task_option("Task of an array or a sweep. [default: the first that failed]")
+@task_option("Diagnose this task of an array or a sweep. [default: the first that failed]")
 @FORMAT
 def diagnose(run: str, *, task: str, form: str) -> None:
     """Say why a run failed, and how to fix the cause.
@@ -112,33 +115,38 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     from sbatchgen.jobs.runs.status import plain_state, run_states
 
     index = open_index()
-    if plain := find_plain_job(index, run, task):
-        state, problems, point, job = plain_state(plain), list[Problem](), "", ""
+    if plain_job := find_plain_job(index, run, task):
+        state, problems = plain_state(plain_job), list[Problem]()
+        point, job_id = "", ""
     else:
-        chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
-        (state,), problems = run_states(index, os.environ, [chosen], job_ids=[job])
-    result = diagnosis.diagnose(state, os.environ, task or point, job)
+        named_run, point, job_id = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
+        (state,), problems = run_states(index, os.environ, [named_run], job_ids=[job_id])
+    result = diagnosis.diagnose(state, os.environ, task or point, job_id)
     put_in_form(form, result, diagnosis.as_text(result))
     for problem in dict.fromkeys([*problems, *result.problems]):
         say(problem, "warning")
 
 
-def _histories(name: str, pattern: str) -> list[History]:
+def _read_histories(name: str, pattern: str) -> list[History]:
     """Return the history of a run or of a point such as lr/0; for a sweep, the histories of its points.
 
-    `pattern` finds metrics in lines of the log. Points without metrics are only noted.
+    `name` may also be a folder. `pattern` finds metrics in lines of the log. Points of a sweep without
+    metrics are excluded, and a note says how many.
     """
     from sbatchgen.jobs.runs.events import FIX_WITHOUT_NUMBERS
     from sbatchgen.jobs.runs.plot import read_history
     from sbatchgen.jobs.runs.points import read_sweep
 
     folder, index = Path(name), open_index()
+    # The name of a run means this run, even if a folder has the same name.
     is_run_name = any(run.name == name for run in index.find(name, current_folder()))
-    is_colleagues = folder.is_dir() and folder.stat().st_uid != os.geteuid()
-    if is_run_name or is_colleagues or not folder.is_dir():
-        if plain := find_plain_job(index, name):
-            return [replace(read_history(plain.folder, pattern, [plain.record]), folder=Path(name))]
-        if is_run_name or not is_colleagues:
+    is_folder = folder.is_dir() and not is_run_name
+    is_own_folder = is_folder and folder.stat().st_uid == os.geteuid()  # it is read even if no index has it
+    if not is_own_folder:
+        if plain_job := find_plain_job(index, name):
+            history = read_history(plain_job.folder, pattern, [plain_job.record])
+            return [replace(history, folder=Path(name))]
+        if not is_folder:
             run, point = find_point(index, name)
             folder = run.folder / point
     sweep = read_sweep(folder)
@@ -175,9 +183,9 @@ def _histories(name: str, pattern: str) -> list[History]:
     "--metrics",
     metavar="REGEX",
     default="",
-    help="Where the numbers are in the lines of its log, as the key metrics of a job says it.",
+    help="Find the numbers in lines of the log by this pattern, as the key metrics of a job does.",
 )
-@click.option("--text", is_flag=True, help="Draw with characters, as without matplotlib.")
+@click.option("--text", is_flag=True, help="Draw with characters, which needs no matplotlib.")
 def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: bool) -> None:
     """Plot loss, accuracy and throughput of runs.
 
@@ -185,14 +193,14 @@ def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: boo
     lr/0 is one point.
     """
     from sbatchgen.base.texts import LinePattern
-    from sbatchgen.jobs.runs import plot as drawing
+    from sbatchgen.jobs.runs import plot as picture
 
     try:
         pattern = LinePattern.parse(metrics) if metrics else ""
     except ValueError as error:
         raise CommandLineError.of(str(error), at="--metrics") from error
-    histories = [history for name in names for history in _histories(name, pattern)]
-    if text or not (output or drawing.can_draw()):
+    histories = [history for name in names for history in _read_histories(name, pattern)]
+    if text or not (output or picture.can_draw()):  # with --output, a missing matplotlib is an error
         from sbatchgen.jobs.runs.chart import chart
 
         put(chart(histories, shutil.get_terminal_size().columns), nl=False)
@@ -201,4 +209,4 @@ def plot(names: tuple[str, ...], *, output: Path | None, metrics: str, text: boo
 
             note(f"note: a picture needs matplotlib: {to_install('matplotlib')}")
         return
-    print_bytes(os.fsencode(drawing.plot(histories, output)) + b"\n")
+    print_bytes(os.fsencode(picture.plot(histories, output)) + b"\n")

@@ -15,11 +15,11 @@ import click
 from sbatchgen.base.errors import CommandLineError, Problem
 from sbatchgen.base.quoting import counted
 from sbatchgen.cli import output
-from sbatchgen.cli.output import BRIEF, FORMAT, completed_runs, current_folder, note, put, say
+from sbatchgen.cli.output import BRIEF, FORMAT, complete_run, current_folder, note, put, say
 from sbatchgen.cli.runs import (
     POLL_S,
     open_index,
-    point_states_of,
+    read_states,
 )
 
 if TYPE_CHECKING:
@@ -27,25 +27,33 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
 
-RECENT_S = 7 * 86400.0  # status shows runs that ended in this time
+RECENT_S = 7 * 86400.0  # without --all, status shows only runs that wait, run or ended in the last 7 days
 
 
 @click.command()
-@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=completed_runs)
-@click.option("--all", "every", is_flag=True, help="Also runs that ended more than a week ago.")
-@click.option("--watch", is_flag=True, help=f"Show it again every {POLL_S:g} seconds.")
+@click.argument("names", metavar="[RUN]...", nargs=-1, shell_complete=complete_run)
+@click.option("--all", "all_runs", is_flag=True, help="Also show runs that ended more than a week ago.")
+@click.option("--watch", is_flag=True, help=f"Show the output again every {POLL_S:g} seconds.")
 @click.option("--scan", metavar="FOLDER", type=click.Path(), help="First add the runs found in this folder.")
 @click.option(
     "--sort",
     metavar="METRIC",
     default="",
-    help="Points of a sweep by a metric, the best first; or a parameter.",
+    help="Sort the points of a sweep by a metric, the best first, or by a parameter.",
 )
-@click.option("--reverse", is_flag=True, help="With --sort: the other way round.")
+@click.option("--reverse", is_flag=True, help="With --sort: show the last point first.")
 @FORMAT
 @BRIEF
 def status(
-    names: tuple[str, ...], *, watch: bool, scan: str | None, sort: str, reverse: bool, form: str, **how: bool
+    names: tuple[str, ...],
+    *,
+    all_runs: bool,
+    watch: bool,
+    scan: str | None,
+    sort: str,
+    reverse: bool,
+    form: str,
+    brief: bool,
 ) -> None:
     """Show the state of runs, why they wait, and their progress.
 
@@ -59,8 +67,12 @@ def status(
     if scan is not None:
         _scan(index, Path(scan))
 
-    folder = Path(scan) if scan is not None and not names else None
-    show = partial(_show_status, index, names, folder, form=form, sort=sort, reverse=reverse, **how)
+    # Without names, --scan also shows the jobs of logs in the folder that belong to no run.
+    log_folder = Path(scan) if scan is not None and not names else None
+    show = partial(
+        _show_status, index, names, log_folder,
+        all_runs=all_runs, form=form, sort=sort, reverse=reverse, brief=brief,
+    )  # fmt: skip
     output.redraw(show, POLL_S) if watch else show()
 
 
@@ -70,17 +82,17 @@ def _scan(index: Index, folder: Path) -> None:
 
     if not folder.is_dir():
         raise CommandLineError.of(f"there is no folder {folder}", at="--scan")
-    scanned = [*scan(folder.absolute())]
-    runs, skipped = index.add(run for run in scanned if run), scanned.count(None)
-    of_others = ""
-    if skipped:
-        of_others = f"; skipped: {counted(skipped, 'record')} of other users, "
-        of_others += "whose runs status, logs and diagnose read by their folders"
-    note(f"note: {counted(len(runs), 'run')} found in {folder}{of_others}")
+    scanned = [*scan(folder.absolute())]  # None stands for a record of another user
+    runs, skipped_count = index.add(run for run in scanned if run), scanned.count(None)
+    about_skipped = ""
+    if skipped_count:
+        about_skipped = f"; skipped: {counted(skipped_count, 'record')} of other users, "
+        about_skipped += "whose runs status, logs and diagnose read by their folders"
+    note(f"note: {counted(len(runs), 'run')} found in {folder}{about_skipped}")
 
 
 def _plain_jobs(index: Index, folder: Path) -> list[PlainJob]:
-    """Return the jobs of the newest logs in a folder that have Slurm's default name and belong to no run."""
+    """Return the jobs that belong to no run, found by the newest logs in a folder, such as slurm-4711.out."""
     from sbatchgen.jobs.runs import plain_job
 
     logs = [path for path in plain_job.logs_in(folder) if not index.find(str(path), current_folder())]
@@ -91,24 +103,25 @@ def _plain_jobs(index: Index, folder: Path) -> list[PlainJob]:
 def _show_status(
     index: Index,
     names: Sequence[str],
-    folder: Path | None,
+    log_folder: Path | None,
     *,
-    every: bool,
+    all_runs: bool,
     form: str,
     sort: str,
     reverse: bool,
     brief: bool,
 ) -> None:
-    """Show the named runs, or all runs and the logs of other jobs in a folder; `every` includes old runs."""
+    """Show the named runs. Without names, show recent runs or all, and the plain jobs of `log_folder`."""
     from sbatchgen.jobs.runs import overview
     from sbatchgen.jobs.runs.status import plain_state, problems_of, run_states
 
-    since = 0.0 if every else time.time() - RECENT_S
+    since = 0.0 if all_runs else time.time() - RECENT_S
     if names:
-        states, problems = point_states_of(index, names)
+        states, problems = read_states(index, names)
     else:
         states, problems = run_states(index, os.environ, index.runs(since=since))
-        states = [*map(plain_state, _plain_jobs(index, folder)), *states] if folder else states
+        if log_folder:
+            states = [*map(plain_state, _plain_jobs(index, log_folder)), *states]
     if form == "json":
         from sbatchgen.jobs.outputs.runs import brief_output, status_output
 
@@ -118,11 +131,8 @@ def _show_status(
     elif states:
         put(overview.overview(states), nl=False)
     else:
-        note("note: no runs yet" if every else "note: no runs of the last week; --all shows older ones")
-    for problem in problems:
-        has_runs = any(not state.plain for state in states)
-        as_of = f"; states are those of {overview.states_seen_at(states)}" if has_runs else ""
-        say(Problem(f"{problem.what}{as_of}", fix=problem.fix), "warning")
+        note("note: no runs yet" if all_runs else "note: no runs of the last week; --all shows older ones")
+    _warn_of_old_states(states, problems)
     if form != "json":
         for problem in problems_of(states):
             say(problem, "warning")
@@ -130,17 +140,29 @@ def _show_status(
             hint_at_diagnosis(states[0])
 
 
+def _warn_of_old_states(states: Sequence[RunState], problems: Sequence[Problem]) -> None:
+    """Print the problems of Slurm's answer, and how old the states therefore are."""
+    from sbatchgen.jobs.runs import overview
+
+    for problem in problems:
+        has_runs = any(not state.plain for state in states)
+        age = f"; states are those of {overview.states_seen_at(states)}" if has_runs else ""
+        say(Problem(f"{problem.what}{age}", fix=problem.fix), "warning")
+
+
 def _show_one(state: RunState, *, sort: str, reverse: bool) -> None:
-    """Show everything about a run."""
+    """Show all details of a run; `sort` and `reverse` are for the table of a sweep."""
     from sbatchgen.jobs.runs import job_log, overview
     from sbatchgen.jobs.runs.status import submissions
 
     records = submissions(state)
-    last = next((record for record in records if state.last_job and record.job == state.last_job.id), None)
-    logs = [str(path) for path in job_log.newest_logs(last, state.point)] if last else []
+    last_record = next(
+        (record for record in records if state.last_job and record.job == state.last_job.id), None
+    )
+    logs = [str(path) for path in job_log.newest_logs(last_record, state.point)] if last_record else []
     if sort and not state.sweep:
         what = f"run {state.run.name} is not a sweep"
-        raise CommandLineError.of(what, at="--sort", fix="leave it out")
+        raise CommandLineError.of(what, at="--sort", fix="leave --sort out")
     put(overview.page(state, records, logs, sort=sort, reverse=reverse), nl=False)
 
 

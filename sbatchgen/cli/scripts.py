@@ -1,4 +1,4 @@
-"""The commands lint, lsp and adopt: checks of scripts, also in editors, and jobs made from scripts."""
+"""The commands lint, lsp and adopt: they check scripts, also in editors, and turn scripts into job YAMLs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from sbatchgen.check.lint.linting import ExtraFindings, Outcome
 
 
-def completed_rules(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
-    """Complete ids of rules with their titles."""
+def complete_rule(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:  # noqa: ARG001
+    """Return the ids of rules that complete the typed word, each with its title."""
     from click.shell_completion import CompletionItem
 
     from sbatchgen.check.rules.rule_page import pages
@@ -51,7 +51,7 @@ SLURM = click.option(
     "--slurm",
     metavar="RELEASE",
     shell_complete=lambda _ctx, _param, incomplete: completion.matching_names(RELEASES, incomplete),
-    help="Release of Slurm that will read the scripts, as 23.11.",
+    help="Release of Slurm that will read the scripts, such as 23.11.",
 )
 
 
@@ -71,14 +71,16 @@ SLURM = click.option(
     "--select",
     multiple=True,
     metavar="RULES",
-    shell_complete=completed_rules,
-    help="Only these rules, as SB204 or SB3,SB4.",
+    shell_complete=complete_rule,
+    help="Apply only these rules, such as SB204 or SB3,SB4.",
 )
 @click.option(
-    "--disable", multiple=True, metavar="RULES", shell_complete=completed_rules, help="Leave these rules out."
+    "--disable", multiple=True, metavar="RULES", shell_complete=complete_rule, help="Leave these rules out."
 )
-@click.option("--pedantic", is_flag=True, help="Pedantic rules too: true, and mostly harmless.")
-@click.option("--strict", is_flag=True, help="Warnings fail too, as for a centre's own scripts and pages.")
+@click.option("--pedantic", is_flag=True, help="Also apply pedantic rules: true, and mostly harmless.")
+@click.option(
+    "--strict", is_flag=True, help="Let warnings fail too, as for a centre's own scripts and pages."
+)
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info", "never"]),
@@ -102,8 +104,8 @@ SLURM = click.option(
     "--explain",
     multiple=True,
     metavar="RULES",
-    shell_complete=completed_rules,
-    help="Explain rules, as SB104.",
+    shell_complete=complete_rule,
+    help="Explain these rules, such as SB104.",
 )
 def lint(
     names: tuple[str, ...],
@@ -140,14 +142,15 @@ def lint(
         find_more=_findings_of_dry_run() if flags.pop("plan") else None,
         **flags,
     )
-    if form == "json" and outcome.problems and outcome.report == "[]\n":
+    has_no_findings = outcome.report == "[]\n"  # an empty JSON list
+    if form == "json" and outcome.problems and has_no_findings:  # else a program would take it for a success
         raise DocumentError(outcome.problems)
-    _show_outcome(outcome)
+    _print_outcome(outcome)
     sys.exit(outcome.status)
 
 
-def _show_outcome(outcome: Outcome) -> None:
-    """Print the changes and the findings of `lint`."""
+def _print_outcome(outcome: Outcome) -> None:
+    """Print the change, the findings, the unreadable files and the summary of `lint`."""
     print_bytes(outcome.diff)  # bytes that the program patch can read
     put(outcome.report, nl=False)
     for problem in outcome.problems:
@@ -168,7 +171,7 @@ def _show_rules(explained: tuple[str, ...], form: str, *, lists_all: bool) -> No
 
 
 def _findings_of_dry_run() -> ExtraFindings:
-    """Return the function that adds the findings of a dry run to the findings in a script's text."""
+    """Return the function that finds more in a script by its dry run, and print a note about the sandbox."""
     from sbatchgen.lab.plan.planning import SANDBOX_NOTE
     from sbatchgen.lab.started.judge_started import found_by_plan
 
@@ -182,8 +185,8 @@ def _findings_of_dry_run() -> ExtraFindings:
 def lsp(profile: str | None, slurm: str | None) -> None:
     """Check scripts, jobs and profiles while you type: for editors.
 
-    A language server on stdin and stdout, which your editor starts. It needs pygls: pip install
-    '.[lsp]' in the folder of sbatchgen's source.
+    Your editor starts this language server on stdin and stdout. It needs pygls: pip install '.[lsp]' in the
+    folder of sbatchgen's source.
     """
     try:
         from sbatchgen.lab.editor.server import serve
@@ -214,11 +217,11 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
 
     from sbatchgen.check.lint.source import read_source
     from sbatchgen.lab.adopt import account
-    from sbatchgen.lab.adopt.adoption import adopt as adopted
+    from sbatchgen.lab.adopt.adoption import adopt as adopt_script
 
     refuse_wrong_kind(name, "script")
     source = read_source(name)
-    adoption = adopted(
+    adoption = adopt_script(
         source.text,
         file=source.file,
         user=os.environ,
@@ -237,6 +240,6 @@ def adopt(name: str, *, to: str | None, force: bool, partly: bool, form: str) ->
         raise refusal
     if to is not None:
         account.write(adoption, to, force=force)
-        note(f"now: sbatchgen submit {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
+        note(f"next: sbatchgen submit {word(os.path.join(to, adoption.file))}")  # noqa: PTH118
     elif form == "text":
         put(account.as_yaml(adoption), nl=False)

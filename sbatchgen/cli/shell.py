@@ -1,4 +1,7 @@
-"""The command shell: a shell, or another command, in the environment of a job."""
+"""The command shell: it opens a shell, or runs a command, on the first node of a job.
+
+A session is a job of Slurm that runs no training, but holds the nodes for shells of the user.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.submit.submission import Submission
 
 _POLL_S, _MAX_POLL_S = 1.0, 10.0  # seconds between two questions to Slurm: at first, and at most
-# The values of `how` in `shell`, each with its option.
-_FLAGS = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
+# The other uses of a session, each with its option. Without one of them, a shell is opened.
+_OPTION_OF_USE = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
 _CONNECTION_LOST = 255  # exit status of srun if it could not connect
 
 
 def _parse_keep(_: click.Context, __: click.Parameter, value: str) -> int:
-    """Return the seconds of --keep, 0 if it is not there; raise CommandLineError for a wrong value."""
+    """Return the seconds of --keep, 0 without --keep; raise CommandLineError for a wrong value."""
     from sbatchgen.base.units import Period
 
     try:
@@ -48,16 +51,16 @@ def _parse_keep(_: click.Context, __: click.Parameter, value: str) -> int:
     metavar="TIME",
     default="",
     callback=_parse_keep,
-    help="Keep the nodes this long after the last terminal has gone, as 30m.",
+    help="Keep the nodes for this time after the last terminal has closed, such as 30m.",
 )
 @click.option(
     "--jupyter",
-    "how",
+    "use",
     flag_value="jupyter",
     help="Start Jupyter on the node, and say how to reach the server.",
 )
 @click.option(
-    "--ssh-config", "how", flag_value="config", help="Print the lines of ~/.ssh/config for the shell RUN."
+    "--ssh-config", "use", flag_value="config", help="Print lines for ~/.ssh/config to reach the shell RUN."
 )
 @click.option(
     "--debug",
@@ -65,9 +68,9 @@ def _parse_keep(_: click.Context, __: click.Parameter, value: str) -> int:
     is_flag=False,
     flag_value=0,
     metavar="[RANK]",
-    help="Stop this rank of train, by default 0, at breakpoint() and at a crash, with pdb in this terminal.",
+    help="Open pdb here when this rank of train, by default 0, reaches breakpoint() or crashes.",
 )
-@click.option("--relay", "how", flag_value="relay", help="Be the ProxyCommand of an ssh to the shell RUN.")
+@click.option("--relay", "use", flag_value="relay", help="Act as the ProxyCommand of ssh to the shell RUN.")
 @click.pass_obj
 def shell(
     command: tuple[str, ...],
@@ -77,7 +80,7 @@ def shell(
     yes: bool,
     dry_run: bool,
     keep: int,
-    how: str | None,
+    use: str | None,
     debug: int | None,
     **job_options: Any,
 ) -> None:
@@ -88,34 +91,40 @@ def shell(
     --time a shell has an hour. With --keep a lost connection does not end the job: sbatchgen shell RUN
     opens another shell there.
     """
+    from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.lab.shell import remote
 
-    if how and command:
-        raise CommandLineError.of(f"there is no command beside {_FLAGS[how]}", fix=f"leave {command[0]} out")
+    if use and command:
+        what = f"{_OPTION_OF_USE[use]} takes no command"
+        raise CommandLineError.of(what, fix=f"leave {command[0]} out")
     if debug is not None:
-        if how or not _on_terminal():
-            where = f"with {_FLAGS[how]}" if how else "here"
+        if use or not _on_terminal():
+            where = f"with {_OPTION_OF_USE[use]}" if use else "here"
             what = f"--debug needs a terminal, and there is no terminal {where}"
             raise CommandLineError.of(what, fix="leave --debug out")
-        os.environ["SBATCHGEN_DEBUG"] = str(debug)
-    live = _find_session(job)
-    if live and how == "config":
-        _queue_row(live)  # raises if the job has ended
-        put(remote.host_block(live, _own_program()))
+        os.environ["SBATCHGEN_DEBUG"] = str(debug)  # srun passes it on to the session, which starts pdb
+    session_record = _find_session(job)
+    if session_record and use == "config":
+        _find_queue_row(session_record)  # raises if the job has ended
+        put(remote.host_block(session_record, _own_program()))
         return
-    if live:
-        row = _wait_until_running(live, is_abandoned=_input_is_closed if how == "relay" else None)
-        sys.exit(_attach(row, live, command, how, first=False))
-    if how in ("config", "relay"):
+    if session_record:
+        is_abandoned = _input_is_closed if use == "relay" else None
+        row = _wait_until_running(session_record, is_abandoned=is_abandoned)
+        sys.exit(_attach(row, session_record, command, use, is_first=False))
+    if use in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
         raise CommandLineError.of(f"there is no shell named {job}", fix=fix)
-    summary, submission = _submission(job, job_options, debug)
-    if how and submission.local:
+    submission = _session_submission(job, job_options, debug)
+    if use and submission.local:
         fix = "leave --jupyter out, and start jupyter lab in the shell"
         raise CommandLineError.of("--jupyter needs a node of Slurm", fix=fix)
-    if not show_and_confirm([submission.review], summary, yes=yes or dry_run, dry_run=dry_run):
+    review = submission.review
+    if not show_and_confirm([review], in_short(review), yes=yes, dry_run=dry_run):
         return
-    sys.exit(_run_locally(submission, command) if submission.local else _run(submission, keep, command, how))
+    if submission.local:
+        sys.exit(_open_without_slurm(submission, command))
+    sys.exit(_submit_and_open(submission, keep, command, use))
 
 
 def _own_program() -> Path:
@@ -129,25 +138,23 @@ def _on_terminal() -> bool:
     return all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
 
 
-def _submission(job: str, job_options: dict[str, Any], debug: int | None) -> tuple[str, Submission]:
-    """Return the submission of a session in a job, after its summary for the question whether to submit."""
-    from sbatchgen.jobs.review.screen import in_short
+def _session_submission(job: str, job_options: dict[str, Any], debug: int | None) -> Submission:
+    """Return the submission of a session for a job; `debug` is the rank that pdb may stop, or None."""
     from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.shell import session
 
-    training = request_of(job, (), job_options)
+    training_request = request_of(job, (), job_options)
     options = job_options
-    if training.resolved.uses_slurm:
-        options = session.session_options(job_options, training.resolved.profile)
+    if training_request.resolved.uses_slurm:
+        options = session.session_options(job_options, training_request.resolved.profile)
     request = request_of(job, (), options)
     session.refuse_rank(request.resolved, debug)
-    base = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
-    submission = session.session_submission(training, request, base, os.environ)
-    return in_short(submission.review), submission
+    job_submission = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
+    return session.session_submission(training_request, request, job_submission, os.environ)
 
 
 def _find_session(name: str) -> Record | None:
-    """Return the record of the newest session of a named run; None if the name is not a session's."""
+    """Return the record of the newest job of run `name` if this job is a session; else None."""
     from sbatchgen.cli.output import current_folder
     from sbatchgen.jobs.runs.record import records
     from sbatchgen.jobs.submit import sbatch
@@ -159,69 +166,78 @@ def _find_session(name: str) -> Record | None:
     return submissions[-1] if submissions and session.is_session(submissions[-1]) else None
 
 
-def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str | None) -> int:
+def _submit_and_open(submission: Submission, keep_s: int, command: tuple[str, ...], use: str | None) -> int:
     """Submit a session, open its shell, and return the shell's exit status.
 
-    `keep` is the seconds for which the job stays after its last terminal; with 0 it ends with the shell.
+    `keep_s` is how many seconds the job stays after the last terminal has closed. With 0, the job ends with
+    the shell.
     """
     from sbatchgen.jobs.slurm import client
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.lab.shell import session
 
     index = sbatch.open_index(os.environ, note)
-    with sbatch.reserve_run_folder(submission, os.environ, note) as (ready, lock):
-        script_args = (str(keep),)
-        run = sbatch.submit(ready, (), script_args, lock=lock, environment=os.environ, index=index, note=note)
+    with sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock):
+        script_args = (str(keep_s),)
+        run = sbatch.submit(
+            reserved, (), script_args, lock=lock, environment=os.environ, index=index, note=note
+        )
     record, row = run.record, None
-    if keep:
+    if keep_s:
         note(f"note: run {record.run}, job {record.job}; another shell there: sbatchgen shell {record.run}")
     try:
-        with contextlib.nullcontext() if keep else _end_at_hang_up():
+        with contextlib.nullcontext() if keep_s else _exit_at_hang_up():
             row = _wait_until_running(record)
-        status = _attach(row, record, command, how, first=True)
+        status = _attach(row, record, command, use, is_first=True)
     except BaseException:
-        if not (keep and row):
+        is_kept = keep_s and row  # the session runs, and waits for the next terminal
+        if not is_kept:
             client.answer_if_any(["scancel", record.job], os.environ)
         raise
-    # A session that was opened ends by itself, and other terminals may be in it.
-    if status == _CONNECTION_LOST and not keep and not session.was_opened(record):
+    # A session to which a terminal has connected ends by itself, and other terminals may still use it.
+    if status == _CONNECTION_LOST and not keep_s and not session.was_opened(record):
         client.answer_if_any(["scancel", record.job], os.environ)
     return status
 
 
 @contextlib.contextmanager
-def _end_at_hang_up() -> Iterator[None]:
-    """End the command if its terminal is closed while the job waits, so that the job is cancelled.
+def _exit_at_hang_up() -> Iterator[None]:
+    """Exit if the terminal is closed while the job waits, so that the caller cancels the job.
 
-    A running session gets the signal itself.
+    Once the session runs, it gets the hang-up too, and ends by itself.
     """
     import signal
 
-    def end(number: int, _: object) -> None:
+    def exit_at_signal(number: int, _: object) -> None:
         signal.signal(number, signal.SIG_IGN)  # both the terminal and its shell may send the signal
         sys.exit(128 + number)
 
     old_handler = signal.getsignal(signal.SIGHUP)
-    if old_handler is not signal.SIG_IGN:  # nohup ignores the signal
-        signal.signal(signal.SIGHUP, end)
+    if old_handler is not signal.SIG_IGN:  # the user has started the command with nohup
+        signal.signal(signal.SIGHUP, exit_at_signal)
     yield
     signal.signal(signal.SIGHUP, old_handler)
 
 
-def _attach(row: SlurmJob, record: Record, command: tuple[str, ...], how: str | None, *, first: bool) -> int:
-    """Connect this terminal to a running session; return the exit status of its shell or command."""
+def _attach(
+    row: SlurmJob, record: Record, command: tuple[str, ...], use: str | None, *, is_first: bool
+) -> int:
+    """Connect this terminal to a running session; return the exit status of its shell or command.
+
+    `is_first`: this terminal has submitted the session, which waits for it.
+    """
     from sbatchgen.check.sbatch.hostlist import hosts
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
     from sbatchgen.lab.shell import remote, session
 
     node = hosts(row.node_list)[0]
-    if how == session.RELAY:
+    if use == session.RELAY:
         command = ("serve_ssh", str(remote.private_key_folder(os.environ)))
-    elif how == session.JUPYTER:
+    elif use == session.JUPYTER:
         command = ("serve_jupyter", *remote.forwarding_commands(record, node, _own_program()))
-    tty = _on_terminal() and how != session.RELAY
+    has_tty = _on_terminal() and use != session.RELAY
     words = session.srun_command(
-        record.job, node, command, has_tty=tty, is_first=first, mode=how or session.CONNECT
+        record.job, node, command, has_tty=has_tty, is_first=is_first, mode=use or session.CONNECT
     )
     environment, _ = submit_environment(os.environ)
     status = run_here(words, environment)
@@ -235,7 +251,8 @@ def _input_is_closed() -> bool:
     import select
 
     poll = select.poll()
-    poll.register(0, 0)  # no event is asked for, because poll always reports hang-ups
+    stdin, no_events = 0, 0  # poll always reports hang-ups, even if no event is asked for
+    poll.register(stdin, no_events)
     return any(event & select.POLLHUP for _, event in poll.poll(0))
 
 
@@ -244,21 +261,21 @@ def _wait_until_running(record: Record, *, is_abandoned: Callable[[], bool] | No
 
     Exit if `is_abandoned` returns True, because no user waits for the job any more.
     """
-    pause, reason = _POLL_S, "None"
+    pause_s, reason = _POLL_S, "None"  # Slurm's reason for a job that does not wait is the word None
     while True:
-        row = _queue_row(record)
+        row = _find_queue_row(record)
         if row.state.name == "RUNNING" and row.node_list:
             return row
         if row.reason != reason:
             reason = row.reason
             note(f"note: job {record.job} waits ({reason})")
-        time.sleep(pause)
+        time.sleep(pause_s)
         if is_abandoned and is_abandoned():
             sys.exit(_CONNECTION_LOST)
-        pause = min(_MAX_POLL_S, 1.5 * pause)
+        pause_s = min(_MAX_POLL_S, 1.5 * pause_s)
 
 
-def _queue_row(record: Record) -> SlurmJob:
+def _find_queue_row(record: Record) -> SlurmJob:
     """Return squeue's row of a session's job; raise SlurmError if the job has ended."""
     from sbatchgen.jobs.slurm.queue import squeue_jobs
     from sbatchgen.lab.shell.session import why_ended
@@ -271,8 +288,8 @@ def _queue_row(record: Record) -> SlurmJob:
     return row
 
 
-def _run_locally(submission: Submission, command: tuple[str, ...]) -> int:
-    """Open the shell of a job without Slurm on this machine; return its exit status."""
+def _open_without_slurm(submission: Submission, command: tuple[str, ...]) -> int:
+    """Open the shell of a job on this machine, which has no Slurm; return the shell's exit status."""
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
     from sbatchgen.jobs.slurm.queue import new_key, private_script
     from sbatchgen.jobs.submit import sbatch

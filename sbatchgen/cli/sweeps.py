@@ -1,4 +1,7 @@
-"""The command sweep: it submits many trainings that differ in some arguments."""
+"""The command sweep: it submits many trainings that differ in some arguments.
+
+`resubmit` submits some of these trainings again, with `run_sweep`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import click
 
 from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.cli import submit
-from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, request_of, review_of, snapshot_of
+from sbatchgen.cli.jobs import SNAPSHOT, SNAPSHOT_FILE, JobCommand, pop_snapshot_files, request_of, review_of
 from sbatchgen.cli.output import BUDGET, FORMAT, YES, current_folder, note
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
     from sbatchgen.jobs.resolved.sweep import Sweep, SweepArray
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
+    from sbatchgen.jobs.submit.submission import Submission
 
 ChoosePoints = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the points to submit
 
@@ -32,16 +36,20 @@ ChoosePoints = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the 
     metavar="NAME=VALUES",
     multiple=True,
     help="A parameter and its values, as lr=0.1,0.01; with --random also a range, as lr=0.01:0.1 or "
-    "lr=log:1e-4:0.1. Passed as --lr=VALUE, or where {lr} is in an argument or in --env.",
+    "lr=log:1e-4:0.1. The trainer gets --lr=VALUE. If an argument or --env has {lr}, VALUE replaces it.",
 )
 @click.option(
     "--file",
     metavar="CSV",
     type=click.Path(),
-    help="A file of points: names in the first line, then a point a line.",
+    help="Read the points from a file: the names in the first line, and a point in each other line.",
 )
 @click.option(
-    "--random", "most", metavar="N", type=click.IntRange(min=1), help="Only N points, chosen at random."
+    "--random",
+    "random_count",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Submit only N points, chosen at random.",
 )
 @click.option("--seed", metavar="N", type=int, default=0, help="Seed of --random.", show_default=True)
 @click.option("--throttle", metavar="N", type=click.IntRange(min=1), help="Run at most N points at a time.")
@@ -65,44 +73,47 @@ def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
 def run_sweep(
     args: tuple[str, ...], job: str, job_options: dict[str, Any], choose: ChoosePoints | None = None
 ) -> None:
-    """Review a sweep, ask, and submit the arrays of its points, or of the points that `choose` returns."""
+    """Review a sweep, ask, and submit its points, or only those that `choose` returns, in job arrays."""
     from sbatchgen.jobs.resolved.request import with_sweep
     from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid, read_points
 
-    options = {
-        name: job_options.pop(name)
-        for name in ("params", "file", "most", "seed", "throttle", "yes", "dry_run", "reviewed", "form")
-    }
-    options["snapshot"] = snapshot_of(job_options)
-    params, file, random_count = options["params"], options["file"], options["most"]
+    option_names = (
+        "params", "file", "random_count", "seed", "throttle", "yes", "dry_run", "reviewed", "form",
+    )  # fmt: skip
+    options = {name: job_options.pop(name) for name in option_names}
+    options["snapshot"] = pop_snapshot_files(job_options)
+    params, file, random_count = options["params"], options["file"], options["random_count"]
     if bool(params) == bool(file) or (file and random_count):
         what = "give the points by --param, with or without --random, or by --file"
         raise CommandLineError.of(what, fix="as in: --param lr=0.1,0.01 --param batch-size=64,128")
-    points = read_points(Path(file)) if file else grid(params, random_count, options["seed"])
-    chosen = list(choose(points) if choose else range(len(points.points)))
+    new_sweep = read_points(Path(file)) if file else grid(params, random_count, options["seed"])
+    chosen = list(choose(new_sweep) if choose else range(len(new_sweep.points)))
     if not chosen:
         note("note: no point to submit: all are done, or in the queue")
         submit.put_submitted(options["form"], [], [])
         return
     if job_options.get("array"):
-        what = "a sweep makes its own array"
-        raise CommandLineError.of(what, at="--array", fix="leave it out; see --throttle")
-    job_options["array"] = "0"  # a placeholder until the arrays are known
+        fix = "leave --array out; --throttle limits how many points run at a time"
+        raise CommandLineError.of("a sweep makes its own array", at="--array", fix=fix)
+    job_options["array"] = "0"  # a placeholder: the arrays depend on the cluster, which the request names
     request = request_of(job, args, job_options)
     arrays = divide_into_arrays(chosen, _max_tasks(request.resolved))
+    # In a single array from point 0, the index of a task is the number of its point.
     gets_first_point = len(arrays) > 1 or arrays[0].first_point > 0
-    points = dataclasses.replace(points, submitted_points=len(chosen), gets_first_point=gets_first_point)
-    words = [word for text in params for word in ("--param", text)]
+    new_sweep = dataclasses.replace(
+        new_sweep, submitted_points=len(chosen), gets_first_point=gets_first_point
+    )
+    words = [word for text in params for word in ("--param", text)]  # for the recorded command
     words += ["--file", file] if file else []
     words += ["--random", str(random_count), "--seed", str(options["seed"])] if random_count else []
     words += ["--throttle", str(options["throttle"])] if options["throttle"] else []
-    options["throttle"] = _throttle(options["throttle"], len(chosen), len(arrays))
-    request = with_sweep(request, points, arrays[0].text(options["throttle"]), words)
-    _submit(request, points, arrays, options, is_new=choose is None)
+    options["throttle"] = _throttle_within_budgets(options["throttle"], len(chosen), len(arrays))
+    request = with_sweep(request, new_sweep, arrays[0].text(options["throttle"]), words)
+    _submit_arrays(request, new_sweep, arrays, options, is_new=choose is None)
 
 
 def _max_tasks(resolved: ResolvedJob) -> int:
-    """Return how many tasks an array may have, by the live cluster's limits, or else by the profile's."""
+    """Return how many tasks an array may have, by the limits of the live cluster, or else of the profile."""
     from sbatchgen.check.rules.limits import MAX_ARRAY_SIZE
     from sbatchgen.jobs.slurm.config import array_limits, config
 
@@ -110,56 +121,56 @@ def _max_tasks(resolved: ResolvedJob) -> int:
         what = f"a sweep needs Slurm job arrays; profile '{resolved.profile.name}' has no Slurm"
         raise CommandLineError.of(what, fix="name a profile of a cluster: --profile NAME")
     limits = resolved.profile.limits
-    of_profile = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
-    return min(array_limits(config(os.environ)).values() or of_profile, default=MAX_ARRAY_SIZE)
+    limits_of_profile = [limit for limit in (limits.max_array_size, limits.max_array_tasks) if limit]
+    return min(array_limits(config(os.environ)).values() or limits_of_profile, default=MAX_ARRAY_SIZE)
 
 
-def _throttle(typed: int | None, points: int, arrays: int) -> int | None:
-    """Return how many points of each array may run at once: the `typed` number, or what budgets allow."""
+def _throttle_within_budgets(throttle: int | None, point_count: int, array_count: int) -> int | None:
+    """Return how many points of each array may run at a time; None if nothing limits them.
+
+    The number is `throttle`, as typed, or less if a budget allows fewer jobs.
+    """
     from sbatchgen.jobs.budget.spent import standings
 
-    throttle = typed
     for standing in standings(os.environ):
         if standing.jobs is None:
             continue
-        by_budget = max(int(standing.jobs) // arrays, 1)  # if no job is left, the submission is refused
-        if by_budget < min(throttle or points, points):
-            text = f"the budget {standing.file} leaves {standing.jobs} jobs"
-            note(f"note: at most {by_budget} points run at a time: {text}")
-            throttle = by_budget
+        # At least one: if the budget leaves no job, the submission is refused later.
+        max_by_budget = max(int(standing.jobs) // array_count, 1)
+        if max_by_budget < min(throttle or point_count, point_count):
+            why = f"the budget {standing.file} leaves {standing.jobs} jobs"
+            note(f"note: at most {max_by_budget} points run at a time: {why}")
+            throttle = max_by_budget
     return throttle
 
 
-def _submit(
-    request: Request, points: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, is_new: bool
+def _submit_arrays(
+    request: Request, new_sweep: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, is_new: bool
 ) -> None:
-    """Review the request of a sweep, ask, and submit its arrays; a sweep that `is_new` has no earlier run."""
+    """Review the request of a sweep, ask, and submit its arrays.
+
+    `options` are those of `sweep`. A sweep that `is_new` must find no waiting or running job in its folder.
+    """
     from sbatchgen.jobs.review.review import folded
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.jobs.submit import sbatch, sweep_arrays
+    from sbatchgen.jobs.submit import sbatch
     from sbatchgen.jobs.submit.rendered import submission_of_job
 
     submission = submission_of_job(
         request, os.environ, current_folder(), ask_squeue=is_new, snapshot=options["snapshot"]
     )
     form, reviews = options["form"], [review_of(submission)]
-    several = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
-    what = f"{in_short(submission.review)}: {points.submitted_points:,} points{several}"
+    array_note = f" in {len(arrays)} arrays" if len(arrays) > 1 else ""
+    summary = f"{in_short(submission.review)}: {new_sweep.submitted_points:,} points{array_note}"
     submit.exit_with_json_errors(form, reviews)
     confirm_options = {name: options[name] for name in ("yes", "dry_run", "reviewed")}
-    if not submit.show_and_confirm([*map(folded, reviews)], what, **confirm_options):
+    if not submit.show_and_confirm([*map(folded, reviews)], summary, **confirm_options):
         sbatch.refuse_past_budget(submission, os.environ)
         submit.put_submitted(form, [], reviews)
         return
-    index = sbatch.open_index(os.environ, note)
     runs: list[SubmittedRun] = []
     try:
-        with (
-            sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock),
-            sweep_arrays.keep_points(points, reserved, runs),
-        ):
-            send = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
-            sweep_arrays.submit_arrays(reserved, arrays, options["throttle"], send, runs)
+        _submit_to_slurm(submission, new_sweep, arrays, options["throttle"], runs)
     except SbatchgenError as error:
         if runs:
             submit.put_submitted(form, runs, reviews, refused=error)
@@ -169,3 +180,22 @@ def _submit(
             with submit.ids_on_stderr(form):
                 submit.show_submitted(runs, f"status {runs[0].record.run}, cancel, resubmit")
     submit.put_submitted(form, runs, reviews)
+
+
+def _submit_to_slurm(
+    submission: Submission,
+    new_sweep: Sweep,
+    arrays: list[SweepArray],
+    throttle: int | None,
+    runs: list[SubmittedRun],
+) -> None:
+    """Keep the points of a sweep in its run folder, submit its arrays, and add them to `runs`."""
+    from sbatchgen.jobs.submit import sbatch, sweep_arrays
+
+    index = sbatch.open_index(os.environ, note)
+    with (
+        sbatch.reserve_run_folder(submission, os.environ, note) as (reserved, lock),
+        sweep_arrays.keep_points(new_sweep, reserved, runs),
+    ):
+        submit_array = partial(sbatch.submit, lock=lock, environment=os.environ, index=index, note=note)
+        sweep_arrays.submit_arrays(reserved, arrays, throttle, submit_array, runs)

@@ -167,7 +167,7 @@ def test_the_command_writes_two_files_that_render(folder: Path, command: Command
     Path("old.slurm").write_text((FIXTURES / "originals/msu-single_node.slurm").read_text())
     result = command("adopt", "old.slurm", "--to", "new")
     assert (result.status, result.out) == (0, "")
-    assert "now: sbatchgen submit new/old.yaml" in result.err
+    assert "next: sbatchgen submit new/old.yaml" in result.err
     assert sorted(path.name for path in Path("new").iterdir()) == ["old-cluster.yaml", "old.yaml"]
     assert "#SBATCH --job-name=pytorch_mnist\n" in command("render", "new/old.yaml").out
     assert command("lint", "--no-shellcheck", "old.slurm").status == 0

@@ -32,7 +32,7 @@ def test_who_can_put_another_folder_in_its_place_is_named_too(project: Path, com
     give_to_group(project)
     (project / "inner").mkdir()
     said = command("trust", str(project / "inner")).err
-    assert "decides with you what your jobs run: the group nogroup" in said
+    assert "decide with you what your jobs run: the group nogroup" in said
 
 
 def test_a_folder_of_a_group_is_trusted_once_and_for_all(shared: Path, command: Command) -> None:
@@ -44,7 +44,7 @@ def test_a_folder_of_a_group_is_trusted_once_and_for_all(shared: Path, command: 
         f"note: {shared} is trusted: sbatchgen.yaml, .sbatchgen and .git in it and below count as yours\n"
         in said.err
     )
-    assert "who can write it decides with you what your jobs run: the group nogroup" in said.err
+    assert "these can write the folder, and decide with you what your jobs run: the group nogroup" in said.err
     assert planted(command)
     give_to_group(shared / "sbatchgen.yaml")
     give_away(shared / ".sbatchgen/templates/job.sh.j2")  # a member has put it there
@@ -69,9 +69,7 @@ def test_where_a_link_of_another_user_leads_is_not_trusted(shared: Path, command
         )
     for whole in ("/", "/usr"):
         said = command("trust", whole)
-        assert (
-            said.err == f"note: only you and root can write {whole}: it needs no trust, and is not entered\n"
-        )
+        assert said.err == f"note: only you and root can write {whole}: it needs no trust, and is not added\n"
     assert command("trust").out == ""
 
 

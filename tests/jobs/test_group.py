@@ -99,7 +99,7 @@ def test_a_group_works_in_one_folder(members: list[Member]) -> None:
         assert f"to trust it: sbatchgen trust {member.project}\n" in refused.stderr
         said = member.sbatchgen("trust", member.project)
         assert (
-            "who can write it decides with you what your jobs run: the group vision (anna, bela, carl)"
+            "these can write the folder, and decide with you what your jobs run: the group vision (anna, bela, carl)"
             in said.stderr
         )
         shown = member.sbatchgen("review", "train.yaml")

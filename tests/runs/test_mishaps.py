@@ -178,7 +178,7 @@ def test_a_log_that_grows_may_be_cut_anywhere(folder: Path, programs: Path, comm
     assert output._HARMLESS.split("\x1b[2J")[0] == "\x1b[2J"
     for cut in range(len(LOG)):
         parts = (LOG[:cut], LOG[cut:])
-        shown = "".join(output.harmless(part) for part in parts)
+        shown = "".join(output.escape_controls(part) for part in parts)
         rest = shown.replace("\x1b[31m", "").replace("\x1b[0m", "")
         assert "\x1b" not in rest, cut
 
@@ -227,7 +227,7 @@ def test_a_run_without_slurm_is_not_called_dead_for_its_folder(
                 refused = command(*verb)
                 assert refused.status == 3
                 assert f"the folder of run cpu is gone: {folder}/runs/cpu\n" in refused.err
-                assert "fix: if it was moved, enter it again: --scan of sbatchgen status" in refused.err
+                assert "fix: if it was moved, add it again: --scan of sbatchgen status" in refused.err
             shown = command("status", "--scan", "runs").out
         else:
             assert (cancelled.status, "is not known" in cancelled.err) == (3, True)

@@ -57,11 +57,11 @@ def called(command: Command, verb: str, name: str) -> tuple[int, str]:
 def test_a_command_that_reads_says_which_run_it_shows(two: Path, command: Command, verb: str) -> None:
     _, shown = called(command, verb, "beta")
     assert (
-        f"note: 'beta' is the run in {two}/a/runs/beta, and ./runs/beta is run beta-2; this is about beta\n"
+        f"note: 'beta' is the run in {two}/a/runs/beta, and ./runs/beta is run beta-2; this command shows beta\n"
         in shown
     )
     for name in ("beta-2", "runs/beta", f"{two}/a/runs/beta", "41"):
-        assert "this is about" not in called(command, verb, name)[1]
+        assert "this command shows" not in called(command, verb, name)[1]
 
 
 @pytest.mark.parametrize("verb", CHANGING)
@@ -108,7 +108,7 @@ def test_at_a_terminal_the_user_is_asked(two: Path) -> None:
     os.close(theirs)
     os.close(ours)
     assert done.returncode == 130
-    assert "Is beta meant? [y/N]" in done.stderr
+    assert "Do you mean run beta? [y/N]" in done.stderr
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_a_run_that_is_no_sweep_has_nothing_to_sort(command: Command, folder: Pa
     Index(index_file(os.environ)).begin("c0ffee", folder, "plain", shared=False)
     done = command("status", "plain", "--sort", "loss")
     assert done.status == 2
-    assert "run plain is not a sweep\n  at:  --sort\n  fix: leave it out" in done.err
+    assert "run plain is not a sweep\n  at:  --sort\n  fix: leave --sort out" in done.err
 
 
 @pytest.fixture

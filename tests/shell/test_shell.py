@@ -183,7 +183,7 @@ def test_without_slurm_the_shell_is_here(folder: Path) -> None:
     [
         (["--ssh-config"], 2, "fix: name the run of a shell; see your runs: sbatchgen status"),
         (["--relay"], 2, "there is no shell named cpu"),
-        (["--jupyter", "--", "true"], 2, "there is no command beside --jupyter"),
+        (["--jupyter", "--", "true"], 2, "--jupyter takes no command"),
         (["--jupyter", "--profile", "local"], 2, "fix: leave --jupyter out, and start jupyter lab in the shell"),
     ],
 )  # fmt: skip

@@ -357,7 +357,7 @@ def test_two_pieces_at_once_share_a_hole_and_delay_nobody(slurm: Cluster) -> Non
     assert all(slurm.job(each)["TimeMin"] != "N/A" for each in ids)
     assert planned(slurm, waits) == before
     alone = sbatchgen(slurm, "submit", *words, "--needs", "5h", "--yes")
-    assert (alone.returncode, "--needs is about --fit" in alone.stderr) == (2, True)
+    assert (alone.returncode, "--needs works only with --fit" in alone.stderr) == (2, True)
 
 
 @pytest.mark.proof

@@ -161,7 +161,7 @@ def test_of_several_jobs_one_is_refused(record: Path, folder: Path, command: Com
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("single", "cpu", "--follow"), "--follow is for one job"),
+        (("single", "cpu", "--follow"), "--follow takes one job"),
         (("single", "cpu", "--profile", "local"), "several jobs need Slurm"),
         (("single", "cpu", "--run-dir", "same"), "have the run folder"),
         (("single", "missing.yaml"), "neither a mode nor a file"),
