@@ -189,13 +189,13 @@ def test_bash_is_asked_where_the_grammar_is_in_doubt(
 ) -> None:
     """A word such as done, which bash takes for a part of a loop, is in doubt where a command begins."""
     asked: list[str] = []
-    ask = syntax.faults_of_bash
+    ask = syntax.bash_complaints
 
     def noted(text: str) -> list[tuple[int, str]]:
         asked.append(text)
         return ask(text)
 
-    monkeypatch.setattr(syntax, "faults_of_bash", noted)
+    monkeypatch.setattr(syntax, "bash_complaints", noted)
     hits = lint(JobScript(file="job.slurm", text=f"#!/bin/bash\n#SBATCH -t 1\n{line}\n"))
     assert (len(asked), sum(finding.rule == "SB814" for finding in hits)) == (asks, asks)
 

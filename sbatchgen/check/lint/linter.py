@@ -195,5 +195,5 @@ def _applicable(script: JobScript, findings: list[Finding]) -> list[Finding]:
         finding
         for finding in findings
         if applies(finding.rule, Applies.PLACEHOLDERS)
-        or (finding.place.line not in lines and applies(finding.rule, Applies.UNFILLED))
+        or (finding.place.line not in lines and applies(finding.rule, Applies.NEAR_PLACEHOLDERS))
     ]

@@ -32,7 +32,7 @@ _USAGE = re.compile(r"[ \t]*#+[ \t]+sbatch\b")  # a comment about the call of th
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
-@RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.NOT_WRITERS)
+@RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.JOB_SCRIPTS)
 def _shebang(script: JobScript) -> Iterator[Hit]:
     if not script.text.startswith("#!"):
         if script.text.lstrip().startswith("#!"):
@@ -64,7 +64,7 @@ def _line_ends(script: JobScript) -> Iterator[Hit]:
     "SB104",
     "warning",
     "a directive after the first command is ignored",
-    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED | Applies.WRITERS),
+    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.NEAR_PLACEHOLDERS | Applies.WRITERS),
 )
 def _late_directives(script: JobScript) -> Iterator[Hit]:
     lines = (line for line in script.sbatch.directives if line.kind is Kind.LATE)

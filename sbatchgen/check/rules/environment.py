@@ -54,7 +54,7 @@ _COPY_PROGRAMS = programs("copies")  # cp, rsync and others that may save result
     "SB401",
     "warning",
     "the folder of Slurm's copy of the script",
-    applies=Applies.NOT_WRITERS,
+    applies=Applies.JOB_SCRIPTS,
     words=("$0", "${0", "BASH_SOURCE"),
 )
 def _own_folder(script: JobScript) -> Iterator[Hit]:
@@ -66,7 +66,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
         return
     if any("SUBMIT_DIR" in test.text or _JOB_TEST.search(test.text) for test in script.body.tests):
         return  # in a job, the script takes another folder
-    for use in script.body.uses:
+    for use in script.body.variable_uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in reported_lines:
             continue
         command = script.body.command_around(use.at)
@@ -75,7 +75,7 @@ def _own_folder(script: JobScript) -> Iterator[Hit]:
         before = text[max(0, text.rfind("\n", 0, use.at), use.at - 300) : use.at]
         if command and re.search(r"\$\{\w+:?-[^}]*$", before):
             continue  # the default in ${NAME:-...}
-        is_in_path_program = command and command.name in _PATH_PROGRAMS and not command.context.branch
+        is_in_path_program = command and command.name in _PATH_PROGRAMS and not command.context.in_branch
         if is_in_path_program or use.operator in ("%", "%%"):
             reported_lines.add(use.line)
             yield Hit(script.at_start(use), what, fix)
@@ -90,7 +90,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
     prepares = script.named(*PREPARES, "conda", "spack")
-    sets_variables = prepares or any(setting.exported for setting in script.body.sets)
+    sets_variables = prepares or any(setting.is_exported for setting in script.body.assignments)
     if not sets_variables and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
@@ -131,8 +131,8 @@ def _without_path(script: JobScript) -> Iterator[Hit]:
 )
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}  # the last assignment of each mask, and its value
-    for setting in script.body.sets:
-        if setting.name in _MASKS and setting.word and not setting.context.branch:
+    for setting in script.body.assignments:
+        if setting.name in _MASKS and setting.word and not setting.context.in_branch:
             masks[setting.name] = setting, script.body.text_of(setting.word)
     if len(masks) == len(_MASKS):
         setting, value = masks["HIP_VISIBLE_DEVICES"]
@@ -173,7 +173,7 @@ def _chosen_twice(script: JobScript) -> Iterator[Hit]:
 
 def _value_texts(body: Body) -> dict[str, str]:
     """Return the last value of each variable as written, even in env NAME=VALUE; "" without a value."""
-    texts = {setting.name: setting.word.text if setting.word else "" for setting in body.sets}
+    texts = {setting.name: setting.word.text if setting.word else "" for setting in body.assignments}
     for command in body.commands if "env" in body.source.text else ():
         pairs = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
         texts |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
@@ -208,7 +208,7 @@ def _threads_fit(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
         cpu_text = f"a task has {counted(cpus, 'CPU')}"
-        threads_sets = script.body.sets_of("OMP_NUM_THREADS")
+        threads_sets = script.body.assignments_of("OMP_NUM_THREADS")
         settings = [setting for setting in threads_sets if setting.at < launch.command.end]
         processes = launch.workers or 1
         threads = _small_number((settings[-1].value or "") if settings else "")
@@ -255,7 +255,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
-        is_fatal = script.body.option_at("nounset", use.line)  # set -u
+        is_fatal = script.body.is_option_on("nounset", use.line)  # set -u
         fate = "under set -u the job ends here without it" if is_fatal else "here it is empty"
         what = f"Slurm sets {use.name} only if --{options[0]} is given: {fate}"
         if options == ["array"] and (not is_fatal or _ARRAY_ON_COMMAND_LINE.search(script.text)):
@@ -263,7 +263,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         replacement = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
-        use_offsets = [other.at for other in script.body.uses if other.name == use.name]
+        use_offsets = [other.at for other in script.body.variable_uses if other.name == use.name]
         is_only_printed = all(any(echo.at <= at < echo.end for echo in printing) for at in use_offsets)
         caller_may_add_option = script.is_wrapped or not (script.is_sized or options == ["array"])
         severity = "info" if is_only_printed or caller_may_add_option else None
@@ -274,7 +274,7 @@ def _variables_set(script: JobScript) -> Iterator[Hit]:
 def _debug_settings(script: JobScript) -> Iterator[Hit]:
     is_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
     for setting, value in _settings(script, _SLOW_VALUES):
-        if not (setting.exported or setting.prefix) or (is_aws and setting.name.startswith("NCCL_IB")):
+        if not (setting.is_exported or setting.is_prefix) or (is_aws and setting.name.startswith("NCCL_IB")):
             continue
         if value.upper() in _SLOW_VALUES[setting.name] and (setting.name, value) not in script.site_env:
             what = f"{setting.name}={value} is for debugging and slows training down"
@@ -328,7 +328,7 @@ def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB414", "info", "the old name of a variable", words=(*_NEW_NAMES,))
 def _old_names(script: JobScript) -> Iterator[Hit]:
-    for use in script.body.uses:
+    for use in script.body.variable_uses:
         new = _NEW_NAMES.get(use.name)
         if new is None or use.name in script.assigned:
             continue
@@ -425,7 +425,7 @@ def _small_number(text: str) -> int:
 
 def _settings(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """Yield the assignments of these variables whose values are known, with the values."""
-    for setting in script.body.sets:
+    for setting in script.body.assignments:
         if setting.name in names and setting.word is not None and setting.setter != "unset":
             value = script.body.value(setting.word)
             if value:

@@ -14,7 +14,7 @@ from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.rules.safety import WHOLE_GPUS
-from sbatchgen.check.rules.survival import signal_of
+from sbatchgen.check.rules.signals import signal_of
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import JobScript
 
@@ -142,18 +142,18 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/ascii-supply-networks/dagster-slurm/pull/193",
 )
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
-    signal, waits = signal_of(script, batch=True), script.named("wait")
+    signal, waits = signal_of(script, to_batch_shell=True), script.named("wait")
     names_in_traps = {command.name for command in _trap_commands(script)}
     if signal is None or "kill" not in names_in_traps or len(waits) != 1:
         return
     if names_in_traps & _BLOCKING_PROGRAMS or "kill -0" in script.text:
         return  # the trap itself may wait
-    wait, background = waits[0], [launch for launch in script.launches if launch.command.background]
+    wait, background = waits[0], [launch for launch in script.launches if launch.command.in_background]
     waits_later = any(
         command.at > wait.at and command.name in _BLOCKING_PROGRAMS - {"exit"}
         for command in script.body.commands
     )
-    if background and wait.context.top and not wait.context.loop and not waits_later:
+    if background and wait.context.is_top_level and not wait.context.in_loop and not waits_later:
         what = f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and "
         what += f"Slurm kills {background[-1].program.name[:30]} while it still saves"
         fix = "while kill -0 $pid 2>/dev/null; do wait $pid; done; wait $pid"
@@ -186,14 +186,14 @@ def _is_term(command: Command) -> bool:
 def _step_with_process_id(script: JobScript, names: tuple[str, ...]) -> Launch | None:
     """Return the training's background step, if one of these variables holds its process id, as in pid=$!."""
     for name in names:
-        sets = [setting for setting in script.body.sets if setting.name == name and setting.word]
+        sets = [setting for setting in script.body.assignments if setting.name == name and setting.word]
         holds_process_id = sets and all("!" in setting.word.variables for setting in sets if setting.word)
         if name != "!" and not holds_process_id:
             continue
         at = sets[-1].at if sets else len(script.text)
-        before = [command for command in script.body.commands if command.background and command.at < at]
+        before = [command for command in script.body.commands if command.in_background and command.at < at]
         last = max(before, key=lambda command: command.at, default=None)
         for launch in script.trainings:
-            if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
+            if launch.command is last and launch.step and last.pipe is None and not last.context.in_subshell:
                 return launch
     return None

@@ -82,34 +82,36 @@ def _intended_variable(name: str) -> str:
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    if any(option.name == "allexport" and option.on for option in body.settings):
+    if any(option.name == "allexport" and option.is_on for option in body.shell_options):
         return
     exported = {word for command in script.named("export", "declare") for word in command.arguments}
     yield from _unexported_to_tasks(script, exported)
-    exported |= {setting.name for setting in body.sets if setting.exported}
-    used = {use.name for use in body.uses}  # no hit: the script may keep these variables for itself
+    exported |= {assignment.name for assignment in body.assignments if assignment.is_exported}
+    used = {use.name for use in body.variable_uses}  # no hit: the script may keep these variables for itself
     if not _RANK_VARIABLES.isdisjoint(script.assigned):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
         has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
         if not has_python or has_launcher:
             used |= _RANK_VARIABLES  # no hit: MPI ignores them, and launchers set them
     started = [launch.command.at for launch in script.launches if not launch.is_helper]
-    for setting in body.sets:
-        name, context = setting.name, setting.context
-        is_plain = not (setting.prefix or setting.setter or context.function or context.substitution)
+    for assignment in body.assignments:
+        name, context = assignment.name, assignment.context
+        is_plain = not (
+            assignment.is_prefix or assignment.setter or context.function or context.in_substitution
+        )
         is_for_children = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
         if not is_plain or name in exported or name in used or not is_for_children:
             continue
-        if started and started[-1] > setting.at:
+        if started and started[-1] > assignment.at:
             exported.add(name)  # one hit for each name
-            shown = re.fullmatch(r"[\w./:-]{1,40}", setting.value or "")
+            shown = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
             what = f"{name} is not exported: the programs that the script starts do not see it"
-            yield Hit(script.at_start(setting), what, f"export {name}={shown[0] if shown else '...'}")
+            yield Hit(script.at_start(assignment), what, f"export {name}={shown[0] if shown else '...'}")
 
 
 def _has_launcher_in_value(body: Body) -> bool:
     """Return whether a variable holds the name of a launcher: a task may run bash -c '$LAUNCHER train.py'."""
-    return any(_LAUNCHER.search(setting.word.text) for setting in body.sets if setting.word)
+    return any(_LAUNCHER.search(assignment.word.text) for assignment in body.assignments if assignment.word)
 
 
 def _unexported_to_tasks(script: JobScript, exported_names: Collection[str]) -> Iterator[Hit]:
@@ -117,16 +119,20 @@ def _unexported_to_tasks(script: JobScript, exported_names: Collection[str]) -> 
 
     `exported_names` are the words after export and declare.
     """
-    sets = script.body.sets
+    sets = script.body.assignments
     exported = {
-        setting.name
-        for setting in sets
-        if setting.exported or setting.prefix or setting.setter not in ("", "read")
+        assignment.name
+        for assignment in sets
+        if assignment.is_exported or assignment.is_prefix or assignment.setter not in ("", "read")
     }
     for launch, text in _texts_of_tasks(script):
         made_in_task = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
         for name in dict.fromkeys(_USED_VARIABLE.findall(_NOT_EXPANDED.sub("", text))):
-            before = [setting for setting in sets if setting.name == name and setting.at < launch.command.at]
+            before = [
+                assignment
+                for assignment in sets
+                if assignment.name == name and assignment.at < launch.command.at
+            ]
             if before and name not in exported | made_in_task | {*exported_names}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
                 yield Hit(script.at_start(before[-1]), what, f"export {name}")
@@ -144,7 +150,7 @@ def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
                 yield launch, string
         for redirect in command.redirects if shell and "command" not in shell.options else ():
             delimiter = redirect.target
-            if delimiter and redirect.operator.startswith("<<") and delimiter.quoted:  # <<'END'
+            if delimiter and redirect.operator.startswith("<<") and delimiter.is_quoted:  # <<'END'
                 after = command.source.text[delimiter.end :].partition("\n")[2]
                 end = re.compile(rf"^\t*{re.escape(delimiter.text[1:-1])}$", re.MULTILINE).search(after)
                 yield launch, after[: end.start()] if end else ""
@@ -184,15 +190,19 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks
         if not launch.is_native or not tasks:
             continue
-        before = [setting for setting in script.body.sets if setting.at < launch.command.end]
-        sizes = [setting for setting in before if setting.name == "WORLD_SIZE"]
+        before = [assignment for assignment in script.body.assignments if assignment.at < launch.command.end]
+        sizes = [assignment for assignment in before if assignment.name == "WORLD_SIZE"]
         inherited = [
-            setting
-            for setting in sizes
-            if (setting in launch.command.prefix if setting.prefix else setting.exported)
+            assignment
+            for assignment in sizes
+            if (
+                assignment in launch.command.prefix_assignments
+                if assignment.is_prefix
+                else assignment.is_exported
+            )
         ]
         value = (inherited[-1].value or "") if inherited else ""
-        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.branch:
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.in_branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
             is_of_job = slurm_number("SLURM_NTASKS", script.resources) == tasks
@@ -212,17 +222,21 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
 def _overwritten_variables(script: JobScript) -> Iterator[Hit]:
     """Find a number for SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK that the script itself sets."""
     cpus, compares_cpus = script.resources.cpus_per_task, script.release >= "23.11"
-    for setting in script.body.sets:
-        value = setting.value or ""
-        is_plain = setting.context.top and not setting.prefix and setting.setter in ("", "export")
+    for assignment in script.body.assignments:
+        value = assignment.value or ""
+        is_plain = (
+            assignment.context.is_top_level
+            and not assignment.is_prefix
+            and assignment.setter in ("", "export")
+        )
         if not is_plain or not value.isdecimal():
             continue
-        at = script.at_start(setting)
-        if setting.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
+        at = script.at_start(assignment)
+        if assignment.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
             what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
             yield Hit(at, what, "remove it: Slurm sets it")
-        elif setting.name == "SLURM_CPUS_PER_TASK" and cpus and compares_cpus and int(value) != cpus:
-            step = next((launch.step for launch in script.steps if launch.command.at > setting.at), None)
+        elif assignment.name == "SLURM_CPUS_PER_TASK" and cpus and compares_cpus and int(value) != cpus:
+            step = next((launch.step for launch in script.steps if launch.command.at > assignment.at), None)
             if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
                 what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"
                 yield Hit(at, what, f"srun --cpus-per-task={value}, and no SLURM_CPUS_PER_TASK")

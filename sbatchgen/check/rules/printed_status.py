@@ -33,20 +33,20 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
     stages = [command for stage in work.pipe.stages for command in stage] if work.pipe else []
     following = (command for command in body.commands if command.at > work.at and command not in stages)
     later = [
-        command for command in following if not (command.context.function or command.context.substitution)
+        command for command in following if not (command.context.function or command.context.in_substitution)
     ]
-    continues = work.context.condition or not body.option_at("errexit", work.line)
+    continues = work.context.is_tested or not body.is_option_on("errexit", work.line)
     only_small_follow = all(
         command.is_test or not command.name or command.name in _SMALL_PROGRAMS for command in later
     )
     if not later or not continues or not only_small_follow:
         return
-    reads_status = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.uses)
-    branches = [command for command in later if command.context.branch]
+    reads_status = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.variable_uses)
+    branches = [command for command in later if command.context.in_branch]
     is_meant = any(
         command.name in _IGNORING_WORDS or _WARNING_WORDS.search(command.text) for command in branches
     )
-    if is_meant or not (work.context.condition or reads_status):
+    if is_meant or not (work.context.is_tested or reads_status):
         return
     statements = [node for node in body.source.nodes[0].children if node.start < body.end]
     last = next((node for node in reversed(statements) if node.kind != "comment"), None)
@@ -62,7 +62,7 @@ def _last_work(script: JobScript) -> Command | None:
     started = (launch for launch in script.launches if launch.is_training or launch.step or launch.mpi)
     launched = [launch.command for launch in started if not launch.is_helper]
     work = launched[-1] if launched else None
-    if work is None or not work.context.top or work.context.loop or work.background:
+    if work is None or not work.context.is_top_level or work.context.in_loop or work.in_background:
         return None
     return work
 
@@ -70,7 +70,9 @@ def _last_work(script: JobScript) -> Command | None:
 def _lost_in_pipe(body: Body, work: Command) -> bool:
     """Return whether a pipe hides the status of the command (SB311)."""
     has_pipe = work.pipe is not None and len(work.pipe.stages) > 1
-    reads_all = body.option_at("pipefail", work.line) or any(use.name == "PIPESTATUS" for use in body.uses)
+    reads_all = body.is_option_on("pipefail", work.line) or any(
+        use.name == "PIPESTATUS" for use in body.variable_uses
+    )
     return has_pipe and not reads_all
 
 

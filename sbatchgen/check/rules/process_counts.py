@@ -14,7 +14,7 @@ from sbatchgen.base.finding import Edit
 from sbatchgen.base.quoting import ALSO, counted
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.executables.program import PROGRAMS
-from sbatchgen.check.rules import rendezvous
+from sbatchgen.check.rules import rendezvous_fixes
 from sbatchgen.check.rules.edits import insert_after, insert_before
 from sbatchgen.check.rules.environment import arguments
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
@@ -162,7 +162,7 @@ def _launcher_on_one_node(script: JobScript) -> Iterator[Hit]:
         return
     for launch in script.launches:
         launcher, context = launch.launcher, launch.command.context
-        if launcher is None or launch.step or launch.mpi or context.function or context.loop:
+        if launcher is None or launch.step or launch.mpi or context.function or context.in_loop:
             continue
         has_no_nodes_option = not PROGRAMS[launcher.name].role("NODES")
         if has_no_nodes_option or "hostfile" in launcher.options:
@@ -180,7 +180,7 @@ def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
         return  # other jobs may have the other nodes
     launch = launches[0]
     launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
-    always_runs = not (context.function or context.loop or context.background or context.branch)
+    always_runs = not (context.function or context.in_loop or context.in_background or context.in_branch)
     if launcher and wanted > nodes and always_runs and launcher.name != "deepspeed":
         option = PROGRAMS[launcher.name].role("NODES")
         what = f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has "
@@ -201,12 +201,12 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     rank_option = launcher.option(program.role("RANK"))
     is_static = call is not None and call.is_static
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
-        fix = rendezvous.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
-    elif rank_option or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
+        fix = rendezvous_fixes.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
+    elif rank_option or (is_static and launcher.name not in rendezvous_fixes.TORCH_LAUNCHERS):
         option = rank_option.name if rank_option else program.role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
     elif is_static:
-        fix += f", with {rendezvous.RDZV_OPTIONS}"
+        fix += f", with {rendezvous_fixes.RDZV_OPTIONS}"
     if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
@@ -216,7 +216,7 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     edits: tuple[Edit, ...] = ()
     if launch.launcher_nodes == nodes and not rank_option and "ntasks-per-gpu" not in script.resources:
         start = insert_before(script, word, f"{ONE_ON_EACH_NODE} ")
-        address_edits = rendezvous.rendezvous_edits(script, launcher) if is_static else ()
+        address_edits = rendezvous_fixes.rendezvous_edits(script, launcher) if is_static else ()
         has_address = address_edits if is_static else call and call.role_option("HOST")[0]
         edits = (*start, *address_edits) if start and has_address else ()
     return Hit(at, what, fix, edits=edits)
@@ -233,7 +233,7 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     yield from _too_few_visible_gpus(script)
     resources, trainings = script.resources, script.trainings
-    is_shared = any(launch.command.background for launch in trainings)  # launches may share the job
+    is_shared = any(launch.command.in_background for launch in trainings)  # launches may share the job
     for launch in trainings:
         launcher = launch.launcher
         if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned:
@@ -261,21 +261,23 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
 def _too_few_visible_gpus(script: JobScript) -> Iterator[Hit]:
     """Find a CUDA_VISIBLE_DEVICES with fewer GPUs than the launcher starts processes."""
     for launch in script.trainings:
-        before = [setting for setting in script.body.sets if setting.at < launch.command.end]
-        of_gpus = [setting for setting in before if setting.name == "CUDA_VISIBLE_DEVICES"]
-        setting, workers = of_gpus[-1] if of_gpus else None, launch.workers
-        if not setting or not workers or not launch.launcher:
+        before = [assignment for assignment in script.body.assignments if assignment.at < launch.command.end]
+        of_gpus = [assignment for assignment in before if assignment.name == "CUDA_VISIBLE_DEVICES"]
+        assignment, workers = of_gpus[-1] if of_gpus else None, launch.workers
+        if not assignment or not workers or not launch.launcher:
             continue
-        if setting.context.branch and not setting.prefix:
+        if assignment.context.in_branch and not assignment.is_prefix:
             continue
-        is_exported = setting.exported and setting.context.top
-        reaches_launcher = setting in launch.command.prefix if setting.prefix else is_exported
-        if reaches_launcher and re.fullmatch(r"\d+(?:,\d+)*", setting.value or "", re.ASCII):
-            count = (setting.value or "").count(",") + 1
+        is_exported = assignment.is_exported and assignment.context.is_top_level
+        reaches_launcher = (
+            assignment in launch.command.prefix_assignments if assignment.is_prefix else is_exported
+        )
+        if reaches_launcher and re.fullmatch(r"\d+(?:,\d+)*", assignment.value or "", re.ASCII):
+            count = (assignment.value or "").count(",") + 1
             if count < workers:
                 what = f"CUDA_VISIBLE_DEVICES leaves {counted(count, 'GPU')} for the "
                 what += f"{workers} processes that {launch.launcher.name} starts on a node"
-                yield Hit(script.at_start(setting), what, "remove it: Slurm sets it")
+                yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
 def _has_one_process(launch: Launch) -> bool:
@@ -296,7 +298,7 @@ def _has_one_process(launch: Launch) -> bool:
 def _expected_counts(script: JobScript) -> Iterator[Hit]:
     resources, nodes = script.resources, fixed_nodes(script.resources)
     for launch in script.trainings:
-        if launch.command.background or launch.launcher or nodes is None:
+        if launch.command.in_background or launch.launcher or nodes is None:
             continue  # SB304 is about launchers; programs in the background share the job
         for name, word, value in arguments(launch):
             if not _COUNT.fullmatch(value):
@@ -352,13 +354,13 @@ def _cpus_not_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, variable = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"  # srun reads the variable
     if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
         return
-    if any(setting.name == variable and setting.exported for setting in script.body.sets):
+    if any(assignment.name == variable and assignment.is_exported for assignment in script.body.assignments):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(setting.name == variable for setting in launch.command.prefix):
+        if any(assignment.name == variable for assignment in launch.command.prefix_assignments):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
@@ -418,7 +420,7 @@ def _ranks_unlike_gpus(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks_per_node
         if not launch.is_native or not tasks or tasks < 2 or launch.step_gpus:
             continue
-        if tasks != gpus and not launch.command.background:
+        if tasks != gpus and not launch.command.in_background:
             fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"
             what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
             is_more = tasks > gpus and "mps" not in script.text.lower()

@@ -24,7 +24,7 @@ def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
         return
     for command in _requeues(script):
         follows_failure = command.source.text[: command.at].rstrip().endswith("||")
-        if follows_failure or "EXIT" in command.context.trap:
+        if follows_failure or "EXIT" in command.context.trap_signals:
             what = "the job is requeued after each failure: one that fails at its start does so for ever"
             fix = f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}"
             yield Hit(script.at_word(command), what, fix)
@@ -67,7 +67,7 @@ def _deleted_results(script: JobScript) -> Iterator[Hit]:
     yield from _deleted_input(script)
     for command in script.named("rm"):
         flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
-        if not re.search("[rR]", flags) or not command.context.top:
+        if not re.search("[rR]", flags) or not command.context.is_top_level:
             continue
         for word in command.words[1:]:
             folder = script.body.text_of(word).rstrip("/*")
@@ -92,14 +92,14 @@ def _deleted_input(script: JobScript) -> Iterator[Hit]:
     for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
         has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
         inputs = command.words[1:-1] if has_target else command.words[1:]
-        for word in inputs if command.context.top else ():
+        for word in inputs if command.context.is_top_level else ():
             if not word.text.startswith("-"):
                 readers[word.text] = command
     for command in script.named("rm"):
         work_follows = any(
             other.at > command.end and other.name not in BRIEF_PROGRAMS for other in script.body.commands
         )
-        for word in command.words[1:] if work_follows and command.context.top else ():
+        for word in command.words[1:] if work_follows and command.context.is_top_level else ():
             reader = readers.get(word.text)
             if reader is None or reader.name == "mv" or reader.at >= command.at:
                 continue  # mv has moved the file already

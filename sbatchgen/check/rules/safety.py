@@ -15,7 +15,7 @@ from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.names import VARIABLES
 from sbatchgen.check.rules.option_values import slurmctld_refuses
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.syntax import unfilled_commands
+from sbatchgen.check.rules.syntax import placeholders_refused_by_bash
 from sbatchgen.check.sbatch.header import READ_KINDS
 from sbatchgen.check.script.script import JobScript
 
@@ -81,10 +81,10 @@ def _useless_assignment(script: JobScript) -> Iterator[Hit]:
 
 def _run_by_mistake(script: JobScript) -> Iterator[Hit]:
     """Find values that bash runs as commands, although they are meant as input: $($file | cut ...)."""
-    loop_variables = {setting.name for setting in script.body.sets if setting.setter == "for"}
+    loop_variables = {assignment.name for assignment in script.body.assignments if assignment.setter == "for"}
     for command in script.commands if loop_variables else ():
         piece = command.words[0].only_piece if len(command.words) == 1 else None
-        if piece and piece.name in loop_variables and command.context.substitution and command.pipe:
+        if piece and piece.name in loop_variables and command.context.in_substitution and command.pipe:
             # The first command of the pipe's second stage.
             reader = next((other.name for stage in command.pipe.stages[1:2] for other in stage), "")
             if reader in _TEXT_READERS and command.stage == 0:
@@ -97,7 +97,7 @@ def _is_assignment(script: JobScript, command: Command) -> bool:
     second = command.words[1].text if len(command.words) > 1 and _NAME.fullmatch(command.path) else ""
     if not second.startswith("=") or second.startswith(("==", "=~")) or command.name in TEXT_PROGRAMS:
         return False
-    is_used = any(use.name == command.path for use in script.body.uses)
+    is_used = any(use.name == command.path for use in script.body.variable_uses)
     is_list = second == "=" and any(word.text.startswith("[") for word in command.words[2:3])
     return is_used or is_list or re.fullmatch(r"[A-Z][A-Z0-9_]*", command.path) is not None
 
@@ -118,7 +118,7 @@ def _quoted_pattern(script: JobScript) -> Iterator[Hit]:
         for before, word in zip(command.words, command.words[1:], strict=False):
             if before.text.startswith("--") and "=" not in before.text:
                 continue  # the word is the value of an option, such as --exclude
-            has_quoted_star = any(piece.quoted and "*" in piece.text for piece in word.pieces)
+            has_quoted_star = any(piece.is_quoted and "*" in piece.text for piece in word.pieces)
             literal = "".join(piece.text for piece in word.pieces if piece.kind in ("text", "glob"))
             # An option, a path on another host, or a text with blanks.
             is_meant_as_written = (
@@ -145,25 +145,34 @@ _FILE_PROGRAMS = programs("files")  # programs that take names of files
     words=_WATCHED_PREFIXES,
 )
 def _loader_variables(script: JobScript) -> Iterator[Hit]:
-    for setting in script.body.sets:
-        if not setting.name.startswith(_WATCHED_PREFIXES):
+    for assignment in script.body.assignments:
+        if not assignment.name.startswith(_WATCHED_PREFIXES):
             continue
-        if setting.setter == "unset" or setting.setter.startswith("$"):
+        if assignment.setter == "unset" or assignment.setter.startswith("$"):
             continue  # removed, or set by ${NAME:=VALUE}
-        if setting.prefix or setting.context.branch:
+        if assignment.is_prefix or assignment.context.in_branch:
             continue
-        at = script.at_start(setting)
-        if setting.name in _LOADED_VARIABLES:
-            severity = "info" if setting.name.startswith("LD_") else None
-            fix = f"set it for one command alone: {setting.name}=... python train.py"
-            yield Hit(at, f"{setting.name}: {_LOADED_VARIABLES[setting.name]}", fix, severity)  # type: ignore[arg-type]
-        elif setting.name == "PATH" and setting.value and not setting.append and setting.context.top:
-            if {"/usr/bin", "/bin"}.isdisjoint(setting.value.split(":")):
-                what = f"PATH is now {setting.value} alone: srun, scontrol etc. are no longer found"
-                fix = f'PATH="{setting.value}"' if "$PATH" in setting.value else f"PATH={setting.value}:$PATH"
+        at = script.at_start(assignment)
+        if assignment.name in _LOADED_VARIABLES:
+            severity = "info" if assignment.name.startswith("LD_") else None
+            fix = f"set it for one command alone: {assignment.name}=... python train.py"
+            yield Hit(at, f"{assignment.name}: {_LOADED_VARIABLES[assignment.name]}", fix, severity)  # type: ignore[arg-type]
+        elif (
+            assignment.name == "PATH"
+            and assignment.value
+            and not assignment.is_append
+            and assignment.context.is_top_level
+        ):
+            if {"/usr/bin", "/bin"}.isdisjoint(assignment.value.split(":")):
+                what = f"PATH is now {assignment.value} alone: srun, scontrol etc. are no longer found"
+                fix = (
+                    f'PATH="{assignment.value}"'
+                    if "$PATH" in assignment.value
+                    else f"PATH={assignment.value}:$PATH"
+                )
                 yield Hit(at, what, fix, pedantic=False)
-        elif setting.name.startswith("SBATCH_") and "sbatch " not in script.text:
-            what = f"{setting.name} is read by sbatch when a job is submitted: here it does nothing"
+        elif assignment.name.startswith("SBATCH_") and "sbatch " not in script.text:
+            what = f"{assignment.name} is read by sbatch when a job is submitted: here it does nothing"
             yield Hit(at, what, "write a directive")
 
 
@@ -187,7 +196,11 @@ def _removes_too_much(script: JobScript) -> Iterator[Hit]:
                 continue
             if piece.name in script.assigned or piece.name in ALWAYS_SET:
                 continue
-            if not rest or not rest[0].text.startswith("/") or script.body.option_at("nounset", command.line):
+            if (
+                not rest
+                or not rest[0].text.startswith("/")
+                or script.body.is_option_on("nounset", command.line)
+            ):
                 continue
             removed = "".join(part.text for part in rest)  # what rm gets if the variable is empty
             is_site_variable = piece.name in SITE_VARIABLES and piece.name not in _TEMPORARY_VARIABLES
@@ -264,7 +277,7 @@ def _texts_run_as_commands(script: JobScript) -> Iterator[tuple[str, Word]]:
 def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
     """Find placeholders, in one hit; a placeholder that Slurm or bash refuses is an error."""
     is_refused = script.is_refused_for_placeholder  # by sbatch
-    unparsed = {} if is_refused else unfilled_commands(script)
+    unparsed = {} if is_refused else placeholders_refused_by_bash(script)
     matches = dict(_placeholders(script)) | unparsed
     if not matches:
         return
@@ -334,18 +347,26 @@ def _increment_of_zero(script: JobScript) -> Iterator[Hit]:
     body, seen = script.body, set()
     # Functions among these names run where set -e is off, or in another shell.
     tested = {
-        command.name for command in body.commands if command.context.condition or command.context.substitution
+        command.name
+        for command in body.commands
+        if command.context.is_tested or command.context.in_substitution
     }
     for command in (*body.tests, *script.named("let")):
         match = _INCREMENT.fullmatch(command.text)
         context = command.context
-        is_tested = context.condition or context.substitution or context.function in tested
+        is_tested = context.is_tested or context.in_substitution or context.function in tested
         if not match or match[1] in seen or is_tested:
             continue
         seen.add(match[1])
-        before = [setting for setting in body.sets if setting.name == match[1] and setting.at < command.at]
-        is_zero = bool(before) and all(setting.value == "0" and not setting.append for setting in before)
-        if is_zero and body.option_at("errexit", command.line):
+        before = [
+            assignment
+            for assignment in body.assignments
+            if assignment.name == match[1] and assignment.at < command.at
+        ]
+        is_zero = bool(before) and all(
+            assignment.value == "0" and not assignment.is_append for assignment in before
+        )
+        if is_zero and body.is_option_on("errexit", command.line):
             what = f"while {match[1]} is 0 this has status 1, and set -e ends the job without a word"
             yield Hit(script.at(command.line, command.column), what, f"{match[1]}=$(({match[1]} + 1))")
 

@@ -80,12 +80,18 @@ def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
 
 def _variable_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield the values of variables such as API_KEY, in the body and in options such as --export."""
-    for setting in script.body.sets:
-        value = setting.value
-        if value is None or setting.word is None or not setting.name.upper().endswith(_NAME_ENDINGS):
+    for assignment in script.body.assignments:
+        value = assignment.value
+        if value is None or assignment.word is None or not assignment.name.upper().endswith(_NAME_ENDINGS):
             continue
-        if _SECRET_NAME.fullmatch(setting.name) and _is_secret(setting.name, value) and not _has_shape(value):
-            yield _Secret(f"the value of {setting.name}", value, script.at_word(setting.word), setting.name)
+        if (
+            _SECRET_NAME.fullmatch(assignment.name)
+            and _is_secret(assignment.name, value)
+            and not _has_shape(value)
+        ):
+            yield _Secret(
+                f"the value of {assignment.name}", value, script.at_word(assignment.word), assignment.name
+            )
     for name in ("export", "comment", "wckey"):
         for match in _SECRET_PAIR.finditer(script.option(name)):
             if _is_secret(match[1], match[2]) and not _has_shape(match[2]):

@@ -136,7 +136,7 @@ def _sourced_under_nounset(script: JobScript) -> Iterator[Hit]:
         argument = script.body.text_of(command.words[1])
         is_activate = argument == "activate"  # of `conda activate` or `source activate`
         is_setup_file = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", argument))
-        if (is_activate or is_setup_file) and script.body.option_at("nounset", command.line):
+        if (is_activate or is_setup_file) and script.body.is_option_on("nounset", command.line):
             culprit = f"{command.name} activate" if is_activate else "the sourced file"
             what = f"{culprit} may use unset variables: under set -u that ends the job (unbound variable)"
             # Newer releases of conda work with set -u.
@@ -161,7 +161,7 @@ def _changed_by_all_tasks(script: JobScript) -> Iterator[Hit]:
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
         start = " ".join([command.name, *command.arguments[:3]])
-        if _CHANGES.match(start) and (command.context.top or _runs_if_missing(command, script)):
+        if _CHANGES.match(start) and (command.context.is_top_level or _runs_if_missing(command, script)):
             what = f"{script.array_tasks} tasks of the array do this at the same time, in one environment: "
             what += "some find it half made"
             fix = "make the environment once, before the array; or flock ENVIRONMENT.lock before the command"
@@ -175,7 +175,7 @@ def _runs_if_missing(command: Command, script: JobScript) -> bool:
     All tasks of an array may see at once that the file is missing.
     """
     context = command.context
-    if context.loop or context.function or context.substitution or context.trap:
+    if context.in_loop or context.function or context.in_substitution or context.trap_signals:
         return False
     tests = [other for other in script.body.commands if other.is_test and other.end <= command.at]
     if not tests or {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & {*_variable_names(tests[-1])}:

@@ -23,7 +23,7 @@ _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--N
 
 
 @RULES.add(
-    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS, words=("|",)
+    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.JOB_SCRIPTS, words=("|",)
 )
 def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
     body = script.body
@@ -35,21 +35,21 @@ def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
             continue  # only a command before the last stage loses its status
         if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
             continue
-        if command.context.substitution or body.option_at("pipefail", command.line):
+        if command.context.in_substitution or body.is_option_on("pipefail", command.line):
             continue
-        if any(use.name == "PIPESTATUS" for use in body.uses):
+        if any(use.name == "PIPESTATUS" for use in body.variable_uses):
             continue  # the script checks the status itself
         if any(other.name == "set" and "+e" in other.arguments for other in pipe.stages[command.stage]):
             continue  # the script ignores the status
         seen.add(id(pipe))
         last = next((other.name for other in reversed(pipe.stages[-1]) if other.name), "")
-        if command.context.condition and last.endswith("grep"):
+        if command.context.is_tested and last.endswith("grep"):
             continue  # grep tests the program's output
         is_check = _is_check_before_work(script, command)
         what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
         what += "the script continues" if is_check else "the job is shown as COMPLETED"
-        has_errexit = body.option_at("errexit", command.line)
-        is_last = body.last in pipe.stages[-1]  # the script has the status of the pipe
+        has_errexit = body.is_option_on("errexit", command.line)
+        is_last = body.last_command in pipe.stages[-1]  # the script has the status of the pipe
         fix = f"set -{'o' if has_errexit or is_last else 'eo'} pipefail on a line before it"
         is_safe = body.language == "bash" and not has_errexit and is_last
         edits = insert_line_before(script, command, "set -o pipefail") if is_safe else ()
@@ -82,14 +82,14 @@ _ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b
 def _is_check_before_work(script: JobScript, command: Command) -> bool:
     """Return whether a command in an if only checks something, such as the network, before the work."""
     context = command.context
-    if context.loop or not context.branch:
+    if context.in_loop or not context.in_branch:
         return False
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
     contexts = (launch.command.context for launch in later)
-    return any(work.loop or not work.branch for work in contexts)
+    return any(context.in_loop or not context.in_branch for context in contexts)
 
 
-@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
+@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.JOB_SCRIPTS)
 def _failure_hidden_at_end(script: JobScript) -> Iterator[Hit]:
     hits = [*_hidden_by_last_command(script)]
     yield from hits or printed_failures(script)
@@ -97,15 +97,15 @@ def _failure_hidden_at_end(script: JobScript) -> Iterator[Hit]:
 
 def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     """Find a last command whose status hides that the work of the script failed."""
-    body, last = script.body, script.body.last
-    has_error_trap = any("ERR" in inner.context.trap for _, inner in body.traps)
+    body, last = script.body, script.body.last_command
+    has_error_trap = any("ERR" in inner.context.trap_signals for _, inner in body.traps)
     if last is None or has_error_trap:
         return
     is_exit_0 = last.name == "exit" and last.arguments == ["0"]
     hides_status = (
-        (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.branch and not last.is_test
+        (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.in_branch and not last.is_test
     )
-    status_uses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
+    status_uses = [use for use in body.variable_uses if use.name in ("?", "PIPESTATUS")]
     # A status that the last command prints is lost.
     keeps_status = any(not last.at <= use.at < last.end for use in status_uses)
     wait = _wait_for_all(script)
@@ -117,7 +117,7 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
     work = last_work(script)
-    if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
+    if work is None or _SERVER.search(work.text) or body.is_option_on("errexit", work.line):
         return  # a server only ends when it is killed
     if other := _status_of_other_command(script, work):
         what = f"$? is the status of {other.name}, not of {work.name}: a failed job is shown as COMPLETED"
@@ -136,8 +136,12 @@ def _wait_for_all(script: JobScript) -> Command | None:
     """Return the last `wait`, if the script waits there for several programs in the background."""
     waits = script.named("wait")
     launch_offsets = [launch.command.at for launch in script.launches if not launch.is_helper]
-    has_background = any(launch.command.background and not launch.is_helper for launch in script.launches)
-    if not has_background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
+    has_background = any(launch.command.in_background and not launch.is_helper for launch in script.launches)
+    if (
+        not has_background
+        or not waits
+        or any(wait.context.in_branch or wait.context.in_loop for wait in waits)
+    ):
         return None
     if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
         return None  # the wait is for one process
@@ -160,11 +164,11 @@ def last_work(script: JobScript) -> Command | None:
     for command in reversed(script.body.commands):
         context = command.context
         is_launch = id(command) in launched
-        is_conditional = context.branch and not is_launch
-        is_skipped = context.condition or context.function or is_conditional or context.substitution
-        if is_launch and (is_skipped or command.background):
+        is_conditional = context.in_branch and not is_launch
+        is_skipped = context.is_tested or context.function or is_conditional or context.in_substitution
+        if is_launch and (is_skipped or command.in_background):
             return None
-        if is_skipped or command.background or command.is_test or (command.pipe and command.stage):
+        if is_skipped or command.in_background or command.is_test or (command.pipe and command.stage):
             continue
         does_work = is_launch or (command.name and command.name not in _NO_WORK)
         if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):
@@ -174,7 +178,7 @@ def last_work(script: JobScript) -> Command | None:
 
 def _status_of_other_command(script: JobScript, work: Command) -> Command | None:
     """Return the small command whose status the script reads with $?, in place of the work's; else None."""
-    for use in script.body.uses if "$?" in script.text else ():
+    for use in script.body.variable_uses if "$?" in script.text else ():
         if use.name != "?":
             continue
         # From the work on: commands that end before the $?.
@@ -184,7 +188,7 @@ def _status_of_other_command(script: JobScript, work: Command) -> Command | None
         nearest = max(before, key=lambda command: command.end, default=None)
         if nearest is not None:
             is_small = nearest is not work and nearest.name in ("date", "echo", "printf")
-            return nearest if is_small and nearest.context.top else None
+            return nearest if is_small and nearest.context.is_top_level else None
     return None
 
 
@@ -198,7 +202,7 @@ def _failure_hidden_from_or(script: JobScript) -> Iterator[Hit]:
         pipe = command.pipe
         if pipe is None or command.stage == 0 or command.stage != len(pipe.stages) - 1:
             continue
-        if not command.context.condition or body.option_at("pipefail", command.line):
+        if not command.context.is_tested or body.is_option_on("pipefail", command.line):
             continue
         after = body.source.text[command.end : command.end + 40]
         if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", after):

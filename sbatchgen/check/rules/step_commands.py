@@ -48,7 +48,11 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
 def _incomplete_command(script: JobScript) -> Iterator[Hit]:
     if script.sources_commands:
         return  # a sourced file may set the variables
-    sets = {setting.name: setting for setting in script.body.sets if setting.word and not setting.append}
+    sets = {
+        assignment.name: assignment
+        for assignment in script.body.assignments
+        if assignment.word and not assignment.is_append
+    }
     reported: set[str] = set()
     for launch in script.launches:
         for name in (name for word in launch.command.words for name in word.variables):
@@ -61,15 +65,15 @@ def _incomplete_command(script: JobScript) -> Iterator[Hit]:
                     yield Hit(script.at_start(sets[name]), what, fix)
 
 
-def _unset_names(script: JobScript, setting: Assignment | None) -> Iterator[str]:
+def _unset_names(script: JobScript, assignment: Assignment | None) -> Iterator[str]:
     """Yield the variables that the string of a variable such as CMD="python $MAIN" uses, and nothing sets.
 
     Variables that Slurm or a site may set do not count.
     """
-    pieces = setting.word.pieces if setting and setting.word else ()
+    pieces = assignment.word.pieces if assignment and assignment.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
         return  # a single word is usually a path
-    if setting and script.body.option_at("nounset", setting.line):
+    if assignment and script.body.is_option_on("nounset", assignment.line):
         return  # bash ends at the unset variable, and names it
     for piece in pieces:
         is_known = piece.name in script.assigned | script.tested | ALWAYS_SET | SITE_VARIABLES
@@ -122,7 +126,7 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
             delimiter = redirect.target
             if delimiter is None or redirect.operator not in ("<<", "<<-"):
                 continue
-            if delimiter.quoted or "\\" in delimiter.text:
+            if delimiter.is_quoted or "\\" in delimiter.text:
                 continue  # bash does not expand the text
             text = re.split(rf"(?m)^\t*{re.escape(delimiter.text)}$", command.source.text[delimiter.end :])[0]
             for match in _MADE_VARIABLE.finditer(text):

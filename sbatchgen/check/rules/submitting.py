@@ -41,7 +41,7 @@ _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE
 )
 def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
-        if not script.body.option_at("errexit", command.line) or command.context.condition:
+        if not script.body.is_option_on("errexit", command.line) or command.context.is_tested:
             continue  # without set -e the script continues anyway; a condition sees the status
         hider = _status_hider(script, command)
         if hider:
@@ -54,10 +54,10 @@ def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
 
 def _status_hider(script: JobScript, command: Command) -> str:
     """Return the command that hides the status of sbatch from bash; "" without such a command."""
-    if not command.context.substitution:
+    if not command.context.in_substitution:
         pipe = command.pipe
         is_last = pipe is None or command.stage == len(pipe.stages) - 1
-        if pipe is None or is_last or script.body.option_at("pipefail", command.line):
+        if pipe is None or is_last or script.body.is_option_on("pipefail", command.line):
             return ""
         last = pipe.stages[-1][-1].name
         return last if last in PIPE_FILTERS else ""
@@ -184,17 +184,17 @@ def _names_servers(text: str) -> bool:
 def _unread_variables(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
-    used = {use.name for use in script.body.uses}
+    used = {use.name for use in script.body.variable_uses}
     option_of = dict(variables(script.slurm))  # each variable that sbatch reads, with its option
-    for setting in script.body.sets:
-        name, reaches_sbatch = setting.name, setting.exported or setting.prefix
+    for assignment in script.body.assignments:
+        name, reaches_sbatch = assignment.name, assignment.is_exported or assignment.is_prefix
         option = name.removeprefix("SBATCH_").lower().replace("_", "-")
         if not reaches_sbatch or not name.startswith("SBATCH_") or name in {*used, *option_of}:
             continue
         if option in specs(script.slurm):
             instead = next((known for known, of_known in option_of.items() if of_known == option), "")
             what = f"sbatch does not read {name}: the job runs without it"
-            yield Hit(script.at_start(setting), what, instead or f"sbatch --{option}=...")
+            yield Hit(script.at_start(assignment), what, instead or f"sbatch --{option}=...")
 
 
 @RULES.add(

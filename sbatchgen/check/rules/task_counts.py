@@ -63,7 +63,7 @@ _THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 def _is_only_work(script: JobScript, launch: Launch) -> bool:
     """Return whether a launch is the only work of its job, and the script says nothing about threads."""
     context = launch.command.context
-    is_alone = context.top and not context.loop and not context.background
+    is_alone = context.is_top_level and not context.in_loop and not context.in_background
     has_other_work = script.starts_unseen or script.steps
     return is_alone and not (_THREADS.search(script.text) or has_other_work)
 

@@ -48,13 +48,13 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
     if body.language not in SHELLS or body.faults or not script.directive_lines:
         return
     sets: dict[str, list[Assignment]] = {}
-    for setting in body.sets:
-        sets.setdefault(setting.name, []).append(setting)
+    for assignment in body.assignments:
+        sets.setdefault(assignment.name, []).append(assignment)
     unset: dict[str, VariableUse] = {}  # the first use of each variable that the script does not set
     seen = set(ALWAYS_SET | SITE_VARIABLES)  # variables that are set, tested or already reported
     for word in (word for test in body.tests for word in test.words):
         seen.add(word.only_piece.name if word.only_piece else word.text)
-    for use in body.uses:
+    for use in body.variable_uses:
         name = use.name
         may_have_value = use.operator not in _NO_DEFAULT or _SET_ELSEWHERE.match(name)
         if name in seen or name in unset or may_have_value:
@@ -83,7 +83,7 @@ def _index_outside_list(script: JobScript) -> Iterator[Hit]:
     body, text = script.body, script.body.source.text
     if body.language not in ("bash", "sh") or not script.array:
         return
-    for use in body.uses:
+    for use in body.variable_uses:
         list_use = _INDEXED.fullmatch(text, use.at, use.end) if use.source is body.source else None
         offset = _offset(body, list_use[2]) if list_use else None
         count = _list_length(body, use.name) if offset is not None else 0
@@ -118,18 +118,20 @@ def _offset(body: Body, index: str, depth: int = 3) -> int | None:
     if match:
         return int(f"{match[1]}{match[2]}") if match[2] else 0
     name = index.strip().strip('"').lstrip("$").strip("{}")
-    sets = body.sets_of(name)
-    is_certain = len(sets) == 1 and sets[0].context.top and not sets[0].append
+    sets = body.assignments_of(name)
+    is_certain = len(sets) == 1 and sets[0].context.is_top_level and not sets[0].is_append
     value = sets[0].word if is_certain else None
     return _offset(body, value.text, depth - 1) if value and depth else None
 
 
 def _list_length(body: Body, name: str) -> int:
     """Return the number of elements of a list; 0 if the text does not show the number."""
-    sets = body.sets_of(name)
-    items = sets[0].items if len(sets) == 1 and sets[0].context.top and not sets[0].append else None
+    sets = body.assignments_of(name)
+    items = (
+        sets[0].items if len(sets) == 1 and sets[0].context.is_top_level and not sets[0].is_append else None
+    )
     for item in items or ():
-        is_one_element = all(piece.quoted or piece.kind == "text" for piece in item.pieces)
+        is_one_element = all(piece.is_quoted or piece.kind == "text" for piece in item.pieces)
         if not is_one_element or "@" in item.text or item.text.startswith("["):
             return 0
     return len(items or ())
@@ -137,17 +139,21 @@ def _list_length(body: Body, name: str) -> int:
 
 def _use_before_set(script: JobScript, use: VariableUse, sets: list[Assignment]) -> Hit | None:
     """Return the hit for a use above all lines that set the variable; None for other uses."""
-    if any(setting.at <= use.at or setting.context.function or setting.prefix for setting in sets):
+    if any(
+        assignment.at <= use.at or assignment.context.function or assignment.is_prefix for assignment in sets
+    ):
         return None
     command = script.body.command_around(use.at)
     is_file_test = command is not None and command.is_test and re.search(r"-[defsrwxL][ \t]", command.text)
-    if command is None or not (is_file_test or (command.context.top and sets[0].context.top)):
+    if command is None or not (
+        is_file_test or (command.context.is_top_level and sets[0].context.is_top_level)
+    ):
         return None
-    if command.context.function or command.context.loop or _only_shows(command):
+    if command.context.function or command.context.in_loop or _only_shows(command):
         return None
     line = sets[0].line
     what = f"${use.name} is empty here, as line {line} sets it"
-    if script.body.option_at("nounset", use.line):
+    if script.body.is_option_on("nounset", use.line):
         what = f"${use.name} is not set here, as line {line} sets it: with set -u the script ends here"
     fix = f"move line {line} above this one"
     if command.name == "trap":
@@ -187,7 +193,7 @@ def _misnamed(
         other = similar.get(normalized) or similar.get(nearest(normalized, similar, LEAST_RATIO), "")
         if not other:
             continue
-        if any(setting.word and name in setting.word.variables for setting in sets[other]):
+        if any(assignment.word and name in assignment.word.variables for assignment in sets[other]):
             continue  # the script's variable takes its value from this variable
         command = script.body.command_around(use.at)
         if command is None or not _only_shows(command):
@@ -230,7 +236,7 @@ def _only_unset_variable(script: JobScript, unset: dict[str, VariableUse]) -> It
 
 def _only_shows(command: Command) -> bool:
     """Return whether a command only shows a variable, such as echo without a pipe or a redirection."""
-    is_read = command.context.substitution or command.pipe or command.redirects
+    is_read = command.context.in_substitution or command.pipe or command.redirects
     return command.name in ("echo", "printf", "unset") and not is_read
 
 

@@ -31,9 +31,9 @@ def _endless_wait(script: JobScript) -> Iterator[Hit]:
     yield from _missed_cancellation(script)
     commands = script.body.commands
     server_starts = [
-        command.at for command in commands if command.background and not command.context.substitution
+        command.at for command in commands if command.in_background and not command.context.in_substitution
     ]
-    submissions = [command.at for command in script.named("sbatch") if not command.context.branch]
+    submissions = [command.at for command in script.named("sbatch") if not command.context.in_branch]
     for command, loop_start in _unbounded_waits(script) if server_starts or submissions else ():
         is_probe = command.name in _PROBE_PROGRAMS
         if not is_probe and not _is_named_in(command.words[-1], script.body.source.text[:loop_start]):
@@ -58,9 +58,11 @@ def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
     """Find a loop that waits until sacct prints CANCELLED alone; sacct adds the user, or a +."""
     text = script.body.source.text
     for command in script.named("sacct"):
-        if not (command.context.loop and command.context.substitution and "state" in command.text.lower()):
+        if not (
+            command.context.in_loop and command.context.in_substitution and "state" in command.text.lower()
+        ):
             continue
-        loops = [span for span in script.body.loops if span[0] <= command.at < span[1]]
+        loops = [span for span in script.body.loop_spans if span[0] <= command.at < span[1]]
         loop = text[slice(*loops[-1])] if loops else ""
         if _IS_CANCELLED.search(loop) and not _READS_FIRST_WORD.search(loop):
             what = "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel "
@@ -85,15 +87,17 @@ def _unbounded_waits(script: JobScript) -> Iterator[tuple[Command, int]]:
     """Yield the command that an unbounded loop repeats until it succeeds, and the offset of the loop."""
     for command in script.body.commands:
         context = command.context
-        if not (context.loop and context.condition) or context.background or context.function:
+        if not (context.in_loop and context.is_tested) or context.in_background or context.function:
             continue
         if not (command.name in _PROBE_PROGRAMS or _looks_for_a_file(command)):
             continue
-        start, end = next(span for span in reversed(script.body.loops) if span[0] <= command.at < span[1])
+        start, end = next(
+            span for span in reversed(script.body.loop_spans) if span[0] <= command.at < span[1]
+        )
         loop = script.body.source.text[start:end]
         is_negated = "!" in loop[: command.at - start + 5]  # up to the ! of [ ! -f FILE ]
         repeats_failure = loop.startswith("until") != is_negated  # `until COMMAND` or `while ! COMMAND`
-        if not _LOOP_BOUND.search(loop) and (context.substitution or repeats_failure):
+        if not _LOOP_BOUND.search(loop) and (context.in_substitution or repeats_failure):
             yield command, start
 
 

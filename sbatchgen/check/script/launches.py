@@ -93,7 +93,7 @@ class Launch:
         starter = self.tools[-2].name if len(self.tools) > 1 else ""
         is_uv_script = starter == "uv run" and self.program.name.endswith(".py")
         is_python = python is not None or self.launcher is not None or is_uv_script
-        return is_python and not self.is_helper and not is_inline and not self.command.context.substitution
+        return is_python and not self.is_helper and not is_inline and not self.command.context.in_substitution
 
     @property
     def is_python_file(self) -> bool:
@@ -118,7 +118,7 @@ class Launch:
         """Whether only some tasks may start the program, as their string starts it in an if or a case."""
         at = self.program.words[0].at
         inner = (command for _, body in self.strings for command in body.commands)
-        return any(command.context.branch and command.at <= at < command.end for command in inner)
+        return any(command.context.in_branch and command.at <= at < command.end for command in inner)
 
     @property
     def step_gpus(self) -> ToolOption | None:
@@ -200,7 +200,7 @@ class Launch:
             return None
         if option.value is not None:
             return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
-        word = option.own_word(tool.body)
+        word = option.value_as_word(tool.body)
         return _count(word, tool.body, self.resources) if word else None
 
     def _first_tool(self, names: Collection[str]) -> Tool | None:
@@ -226,7 +226,7 @@ def starts_unseen(body: Body, launches: Iterable[Launch]) -> bool:
     """Return whether a script may start programs out of sight: through other scripts or variables."""
     if any(sourcing_commands(body)) or any(_is_unseen(command, body) for command in body.commands):
         return True
-    started = (launch for launch in launches if not launch.command.context.substitution)
+    started = (launch for launch in launches if not launch.command.context.in_substitution)
     return any(_is_opaque(launch.program) and not launch.is_python_file for launch in started)
 
 
@@ -238,7 +238,7 @@ def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])
         for inner_command in inner.commands:
-            if inner_command.name != "eval" and not inner_command.context.substitution:
+            if inner_command.name != "eval" and not inner_command.context.in_substitution:
                 yield from _tool_chains(inner_command, inner)
         return
     tools = chain(command, body)

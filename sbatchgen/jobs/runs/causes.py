@@ -186,6 +186,6 @@ def _causes_in_setup(script: JobScript) -> list[Failure]:
         Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line, file=script.file)
         for number, line in enumerate(script.lines, 1)
         if line.startswith(SETUP_ENDS)
-        and script.body.option_at("errexit", number)
+        and script.body.is_option_on("errexit", number)
         and "error" not in script.resources  # with a log of its own for stderr, stdout may not be empty
     ]

@@ -383,7 +383,7 @@ def unset_needs(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     spans = _function_spans(body)
     positional = [
         use
-        for use in body.uses
+        for use in body.variable_uses
         if _POSITIONAL.fullmatch(use.name)
         and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")  # not ${1:-default}
         and not any(start <= use.at < end for start, end in spans)  # $1 of a function is not an argument
@@ -394,7 +394,7 @@ def unset_needs(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     options = done.script.named("getopts")
     if options and not (positional or inputs.arguments or done.steps):
         yield Need("arguments", "1", options[0].line)
-    optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    optional = {use.name for use in body.variable_uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
     text = done.script.text
     known = EnvName.BASH | done.batch.keys() | inputs.variables.keys() | _MACHINE_VARIABLES | optional
     for use in done.script.first_uses(lambda name: name.isidentifier() and name not in known):
@@ -408,7 +408,7 @@ def unset_needs(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
 def _function_spans(body: Body) -> list[tuple[int, int]]:
     """Return the offsets of the start and the end of each function in a script."""
     parts = [(part.context.function, part.at, part.end) for part in body.commands]
-    parts += [(part.context.function, part.at, part.end) for part in body.sets]
+    parts += [(part.context.function, part.at, part.end) for part in body.assignments]
     spans: dict[str, tuple[int, int]] = {}
     for name, at, end in parts:
         if name:
@@ -425,9 +425,9 @@ def _empty_variables(done: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     if name and name not in done.batch and name not in inputs.variables:
         yield Need("variable", name, line)
     line = empty_test_line(done.trace, functions)
-    for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
-        assignments = [part.source.text[part.at : part.end] for part in body.sets if part.name == name]
-        is_given = name in done.batch or name in inputs.variables
+    for name in dict.fromkeys(use.name for use in body.variable_uses if use.line == line):
+        assignments = [part.source.text[part.at : part.end] for part in body.assignments if part.name == name]
+        is_given = not name.isidentifier() or name in done.batch or name in inputs.variables
         # The script itself gives no other value: each of its assignments is like NAME=${NAME:-}.
         if not is_given and all(f"${{{name}" in text for text in assignments):
             yield Need("variable", name, line)

@@ -262,7 +262,7 @@ class Functions(NamedTuple):
 
 def functions_of(body: Body) -> Functions:
     """Return the functions that a script defines."""
-    return Functions(frozenset(body.functions.values()), body.functions)
+    return Functions(frozenset(body.function_by_line.values()), body.function_by_line)
 
 
 def last_line(trace: Sequence[TracedCommand], functions: Functions) -> int:

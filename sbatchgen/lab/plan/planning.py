@@ -75,7 +75,7 @@ def _with_first_steps(done: DryRun) -> DryRun:
     """Return a run that reached a limit, with its first steps and the least number of further steps."""
     script, shown = done.script, tuple(map(_with_each_program_once, done.steps[:SHOWN_STEPS]))
     last_line = shown[-1].line if shown else 0
-    launch_lines = (launch.command.line for launch in script.launches if launch.command.context.top)
+    launch_lines = (launch.command.line for launch in script.launches if launch.command.context.is_top_level)
     lines = [*(step.line for step in shown), *(line for line in launch_lines if line > last_line)]
     more = least_steps(script.body, lines) - len(shown)
     return replace(done, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
@@ -96,7 +96,7 @@ def may_hide_failures(done: DryRun) -> bool:
     """
     if not done.steps or done.ended.status or done.ended.limit:
         return False
-    last, commands = done.script.body.last, done.script.body.commands
+    last, commands = done.script.body.last_command, done.script.body.commands
     if last is None or last.pipe or any(command.name in ("exit", "trap") for command in commands):
         return True
     last_lines = range(last.line, last.end_line + 1)

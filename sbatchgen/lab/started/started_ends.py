@@ -16,7 +16,7 @@ from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules import directives, environment, safety, statuses, syntax
-from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
+from sbatchgen.check.rules.rule import UNFINISHED_DRY_RUN, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.lab.plan.dry_run import MAX_SECONDS, SHOWN_STEPS, STARTS_PER_RUN, DryRun
 from sbatchgen.lab.plan.missing import functions_of, last_line
@@ -75,7 +75,9 @@ def _stderr(done: DryRun) -> str:
     return done.ended.files.get("err", "")
 
 
-@RULES.add(CUT_SHORT, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
+@RULES.add(
+    UNFINISHED_DRY_RUN, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md"
+)
 def _limited(done: DryRun) -> Iterator[Hit]:
     limit, count = done.ended.limit, len(done.steps)
     if limit == "time" and count >= SHOWN_STEPS:
@@ -197,7 +199,7 @@ def _hiding_command(done: DryRun) -> _HidingCommand | None:
         return None
     line, command, folder = failing.trace[-1]
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
-    last = failing.script.body.last
+    last = failing.script.body.last_command
     if last and any(step.background and step.line == line for step in failing.steps):
         line, name = last.line, last.name  # the trace of a process in the background may come last
     if name in ("", "true", ":"):  # || true is meant to hide the failure
