@@ -16,7 +16,7 @@ from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import insert_line_before
 from sbatchgen.check.rules.names import values_of
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.software import PREPARES
+from sbatchgen.check.rules.software import PREPARING_PROGRAMS
 from sbatchgen.check.sbatch.option_table import HasArgument, specs, variables
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import JobScript
@@ -89,7 +89,7 @@ def _environment_of_steps(script: JobScript) -> Iterator[Hit]:
         return
     if "SLURM_EXPORT_ENV" in script.assigned:
         return
-    prepares = script.named(*PREPARES, "conda", "spack")
+    prepares = script.named(*PREPARING_PROGRAMS, "conda", "spack")
     sets_variables = prepares or any(setting.is_exported for setting in script.body.assignments)
     if not sets_variables and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose

@@ -13,7 +13,7 @@ from sbatchgen.base.quoting import visible
 from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.safety import WHOLE_GPUS
+from sbatchgen.check.rules.safety import WHOLE_NODE_GPUS
 from sbatchgen.check.rules.signals import signal_of
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import JobScript
@@ -40,7 +40,7 @@ _VALUE_OPTIONS = ("-u", "--signal", "--euid", "--user")  # the word after such a
 )
 def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    has_whole_nodes = script.has_nodes_alone or script.resources.gpu_count >= WHOLE_GPUS
+    has_whole_nodes = script.has_nodes_alone or script.resources.gpu_count >= WHOLE_NODE_GPUS
     if has_whole_nodes or not script.directive_lines:
         return
     for command in script.named("pkill", "killall"):

@@ -1,4 +1,4 @@
-"""Rules about statuses: programs whose failure a pipe, a later command or an echo hides.
+"""Rules about failures that Slurm does not see, as a pipe or a later command hides the status of a program.
 
 Source: bash(1), Pipelines and Exit Status.
 """
@@ -18,7 +18,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script
+_SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script, such as echo
 _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
 
 
@@ -46,19 +46,23 @@ def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
         if command.context.is_tested and last.endswith("grep"):
             continue  # grep tests the program's output
         is_check = _is_check_before_work(script, command)
-        what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
+        what = f"the pipe ends with the status of {last or 'its last command'}: "
+        what += f"if {_short_name(command)} fails, "
         what += "the script continues" if is_check else "the job is shown as COMPLETED"
         has_errexit = body.is_option_on("errexit", command.line)
-        is_last = body.last_command in pipe.stages[-1]  # the script has the status of the pipe
-        fix = f"set -{'o' if has_errexit or is_last else 'eo'} pipefail on a line before it"
-        is_safe = body.language == "bash" and not has_errexit and is_last
+        ends_script = body.last_command in pipe.stages[-1]
+        fix = f"set -{'o' if has_errexit or ends_script else 'eo'} pipefail on a line before it"
+        is_safe = body.language == "bash" and not has_errexit and ends_script
         edits = insert_line_before(script, command, "set -o pipefail") if is_safe else ()
         yield Hit(script.at_command(command), what, fix, "info" if is_check else None, edits)
     yield from _pipes_of_tasks(script)
 
 
 def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
-    """Find pipes whose last command gives a task its status, such as bash -c 'python train.py | tee log'."""
+    """Find a string whose last command is a pipe, such as bash -c 'python train.py | tee log'.
+
+    The task then has the status of tee.
+    """
     for launch in script.steps:
         for shell, body in launch.strings if not launch.is_helper else ():
             texts = [*shell.options.values(), body.source.text]
@@ -68,25 +72,33 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
             pipes = (command.pipe for command in body.commands if command.at <= program_at < command.end)
             pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
             last = pipe.stages[-1][-1] if pipe else None
-            if pipe and last and last.name in PIPE_FILTERS and _ENDS_TASK.match(body.source.text, last.end):
+            if (
+                pipe
+                and last
+                and last.name in PIPE_FILTERS
+                and _END_OF_STRING.match(body.source.text, last.end)
+            ):
                 name = launch.program.name if program_at < last.at else pipe.stages[0][0].name
                 what = f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and "
                 what += "the job is shown as COMPLETED"
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 
-# The texts that may follow the last command of a string, also within an if, such as "; else echo no; fi".
-_ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
+# A text that may follow the last command of a string. In an `if`, it is such as "; else echo no; fi".
+_END_OF_STRING = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
 
 
 def _is_check_before_work(script: JobScript, command: Command) -> bool:
-    """Return whether a command in an if only checks something, such as the network, before the work."""
+    """Return whether a command in an if only checks something, such as the network, before the work.
+
+    The work is then a later launch that is not in a branch, or that is in a loop.
+    """
     context = command.context
     if context.in_loop or not context.in_branch:
         return False
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
-    contexts = (launch.command.context for launch in later)
-    return any(context.in_loop or not context.in_branch for context in contexts)
+    later_contexts = [launch.command.context for launch in later]
+    return any(later_context.in_loop or not later_context.in_branch for later_context in later_contexts)
 
 
 @RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.JOB_SCRIPTS)
@@ -106,7 +118,7 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
         (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.in_branch and not last.is_test
     )
     status_uses = [use for use in body.variable_uses if use.name in ("?", "PIPESTATUS")]
-    # A status that the last command prints is lost.
+    # Whether the script reads a status. The last command may print a status, but then the status is lost.
     keeps_status = any(not last.at <= use.at < last.end for use in status_uses)
     wait = _wait_for_all(script)
     if wait and (wait is last or (hides_status and not keeps_status)):
@@ -117,8 +129,9 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
     work = last_work(script)
+    # A server ends only when it is killed, so its status means nothing.
     if work is None or _SERVER.search(work.text) or body.is_option_on("errexit", work.line):
-        return  # a server only ends when it is killed
+        return
     if other := _status_of_other_command(script, work):
         what = f"$? is the status of {other.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(other), what, f"rc=$? right after {work.name}")
@@ -126,7 +139,9 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     if hides_status and work.at < last.at and not keeps_status:
         what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
         if not is_exit_0:
-            what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} "
+            what = (
+                f"the script ends with the status of {last.name}: if {_short_name(work)} in line {work.line} "
+            )
             what += "fails, the job is shown as COMPLETED"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
@@ -148,8 +163,8 @@ def _wait_for_all(script: JobScript) -> Command | None:
     return waits[-1] if waits[-1].at > launch_offsets[-1] else None
 
 
-def _name(command: Command) -> str:
-    """Return the name of a command for a message, at most 30 characters."""
+def _short_name(command: Command) -> str:
+    """Return the name of a command for a message, in at most 30 characters."""
     return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
 
 
@@ -165,34 +180,38 @@ def last_work(script: JobScript) -> Command | None:
         context = command.context
         is_launch = id(command) in launched
         is_conditional = context.in_branch and not is_launch
-        is_skipped = context.is_tested or context.function or is_conditional or context.in_substitution
-        if is_launch and (is_skipped or command.in_background):
+        may_be_checked = context.is_tested or context.function or is_conditional or context.in_substitution
+        if is_launch and (may_be_checked or command.in_background):
             return None
-        if is_skipped or command.in_background or command.is_test or (command.pipe and command.stage):
+        if may_be_checked or command.in_background or command.is_test or (command.pipe and command.stage):
             continue
-        does_work = is_launch or (command.name and command.name not in _NO_WORK)
-        if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):
+        does_work = is_launch or (command.name and command.name not in _IDLE_PROGRAMS)
+        is_plain_wait = command.name == "wait" and not command.arguments
+        if does_work and command.arguments != ["--version"] and not is_plain_wait:
             return command
     return None
 
 
 def _status_of_other_command(script: JobScript, work: Command) -> Command | None:
-    """Return the small command whose status the script reads with $?, in place of the work's; else None."""
+    """Return the command between the work and the first $? after it, such as echo; None without one.
+
+    The script means the status of the work, and reads the status of this command.
+    """
     for use in script.body.variable_uses if "$?" in script.text else ():
         if use.name != "?":
             continue
-        # From the work on: commands that end before the $?.
-        before = [
+        # The commands from the work on that end before the $?.
+        earlier = [
             command for command in script.body.commands if work.at <= command.at and command.end <= use.at
         ]
-        nearest = max(before, key=lambda command: command.end, default=None)
+        nearest = max(earlier, key=lambda command: command.end, default=None)
         if nearest is not None:
             is_small = nearest is not work and nearest.name in ("date", "echo", "printf")
             return nearest if is_small and nearest.context.is_top_level else None
     return None
 
 
-_NO_WORK = HELPERS | _SMALL_PROGRAMS | programs("builtin", "environment")
+_IDLE_PROGRAMS = HELPERS | _SMALL_PROGRAMS | programs("builtin", "environment")  # programs that do no work
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||", words=("||",))
@@ -204,11 +223,12 @@ def _failure_hidden_from_or(script: JobScript) -> Iterator[Hit]:
             continue
         if not command.context.is_tested or body.is_option_on("pipefail", command.line):
             continue
-        after = body.source.text[command.end : command.end + 40]
-        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", after):
+        following = body.source.text[command.end : command.end + 40]
+        # || exit, or || { echo failed; exit
+        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", following):
             first = next((command.name for command in pipe.stages[0] if command.name), "")
             if first in ("echo", "printf", "cat", "ls", ""):
-                continue  # these seldom fail
+                continue  # these programs seldom fail
             what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"
             yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
 
