@@ -1,8 +1,10 @@
 """The chain of tools that a command starts one after the other, from srun to the trainer.
 
-    chain(command, body)    # for srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1
+An example is this command:
 
-returns four tools, with these names and options:
+    srun -n2 apptainer exec --nv x.sif torchrun --nnodes=2 train.py --lr 1
+
+For it, `chain(command, body)` returns four tools with these names and options:
 
     srun {"ntasks": "2"}, apptainer exec {"nv": ""}, torchrun {"nnodes": "2"}, train.py {}
 

@@ -39,7 +39,8 @@ def word_set(text: str) -> frozenset[str]:
 _TOKENS = word_set("then && || | |& & $ == =~ unset export declare local readonly typeset")
 _SUBSTITUTIONS = word_set("command_substitution process_substitution arithmetic_expansion")
 EXPANSIONS = _SUBSTITUTIONS | {"simple_expansion", "expansion"}
-_LEAVES = word_set("simple_expansion word raw_string number comment variable_name") | _TOKENS  # childless
+# Nodes whose children are not read.
+_LEAVES = word_set("simple_expansion word raw_string number comment variable_name") | _TOKENS
 # Nodes whose children are read only if one may be an expansion, which saves time.
 _TEXTS = word_set("string command_name concatenation heredoc_body")
 _EXPANSION_SIGN = re.compile(r"[$`<>]")  # a text without these characters has no expansion
@@ -68,7 +69,7 @@ class Tree(NamedTuple):
 def parse(text: str) -> Tree:
     """Return the syntax tree of a text.
 
-    If the text is too long or takes too much time, it is the tree of the first part, as `Tree.end` says.
+    If the text is too long or takes too much time, the result is the tree of its first part, up to `Tree.end`.
     """
     size = min(len(text), SIZE_MAX)
     if text.count("|") > PIPES_MAX:

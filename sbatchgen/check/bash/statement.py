@@ -63,7 +63,7 @@ class Pipe:
     stages: list[list[Command]] = field(default_factory=list)
 
     def add(self, command: Command) -> None:
-        """Add a command to the stage that the command names."""
+        """Add a command to its stage, whose index is `command.stage`."""
         while len(self.stages) <= command.stage:
             self.stages.append([])
         self.stages[command.stage].append(command)
@@ -152,7 +152,9 @@ class Command(TextRange):
         self.pipe = pipe  # the pipeline around the command; None without a pipeline
         self.stage = stage  # the index of the command's stage in the pipeline
         self.is_test = node.kind in TESTS
-        self.ends_script = False  # whether the script's status is that of this command; `walk` sets it
+        self.ends_script = (
+            False  # whether the script has the status of this command; `walk` and `body` set it
+        )
         self._node = node
         self._part_nodes = nodes  # the children of the node, and redirections outside of the node
 
@@ -211,7 +213,7 @@ class Command(TextRange):
 
     @property
     def arguments(self) -> list[str]:
-        """The values of the words after the first; "" for a word whose value the word does not show."""
+        """The values of the words after the first; "" for a word with an expansion."""
         return [word.value or "" for word in self.words[1:]]
 
     @cached_property

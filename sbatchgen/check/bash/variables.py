@@ -142,7 +142,7 @@ class Variables:
         history = self._history_of.get(name)
         if history is None:
             return None, iter(())
-        if self._functions.end_around(at):  # when a function runs is not known
+        if self._functions.end_around(at):  # it is not known when a function runs
             return history.only_assignment, iter(())
         count = bisect_right(history.certain_ends, at)  # the number of certain assignments before the offset
         next_index = history.certain_indices[count - 1] + 1 if count else 0  # after the last of them
@@ -222,7 +222,7 @@ def _is_certain(assignment: Assignment) -> bool:
 
 
 def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
-    """Yield each place where a variable gets or loses a value, in no order."""
+    """Yield each place where a variable gets or loses a value, in any order."""
     source = walk.source
     yield from walk.assignments
     for loop, context in walk.loops:

@@ -26,7 +26,7 @@ from sbatchgen.check.bash.word import ASSIGNMENT_START
 
 @dataclass
 class Walk:
-    """What a walk finds in a text, each list in the order of the text."""
+    """The commands, assignments, loops and functions of a text, each in the order of the text."""
 
     source: ShellText
     commands: list[Command] = field(default_factory=list)
@@ -56,12 +56,12 @@ _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement")
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
 _WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))  # around statements
 _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
-# Nodes whose assignments `Command` or `variables` reads.
+# Nodes whose assignments the walk does not record, as `Command` or `variables` reads them.
 _ASSIGNMENT_READERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
 _WORD_KINDS = frozenset(("command_name", "string", "concatenation", "expansion"))  # words and parts of words
 _SUBSTITUTION_START = re.compile(r"\$\(|`|[<>]\(")
-_RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}  # nodes for which `record` does something
+_RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}  # nodes that `record` looks at
 _FOR_CONTEXT = {"in_loop": True, "in_branch": True, "is_tested": False}
 _SUBSTITUTION_CONTEXT = {"in_substitution": True, "is_tested": False, "in_background": False}
 # A kind of node -> how the context of the commands in such a node differs from the context of the node.
@@ -148,6 +148,7 @@ class _Walker:
                 entered.append((child, inner))
             elif child.kind == "then":  # the children of an `if` before its `then` are the test
                 inner = inner._replace(context=inner.context._replace(in_branch=True, is_tested=False))
+            # In `A <<END && B`, the grammar puts && B below the here-document.
             elif child.kind in ("&&", "||") and kind in ("list", "heredoc_redirect"):
                 inner = inner._replace(context=context._replace(in_branch=True))
             elif child.kind in ("|", "|&") and kind == "pipeline":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.base.finding import Edit, Place
+from sbatchgen.base.finding import Edit, Place, Severity
 from sbatchgen.check.bash import Assignment
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.executables.program import PROGRAMS
@@ -28,9 +28,8 @@ from sbatchgen.check.script.script import JobScript
 RULES: Rules[JobScript] = Rules()
 
 MANY_GPUS = 4  # a job with this number of GPUs on a node or more usually has the node alone
-LOOPBACK = re.compile(
-    r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)"
-)  # addresses of the node itself
+# An address that means the node itself on each node, perhaps before a port.
+LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
 # The value of MASTER_ADDR for the first node of the job.
 FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
@@ -47,13 +46,13 @@ def _shared_port(script: JobScript) -> Iterator[Hit]:
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
     may_share_node = 0 < resources.gpu_count < MANY_GPUS
-    severity = None if may_share_node else "info"
+    severity: Severity | None = None if may_share_node else "info"
     reported = set()
     for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
-            yield Hit(place, what, f"{name}={OWN_PORT}", severity)  # type: ignore[arg-type]
+            yield Hit(place, what, f"{name}={OWN_PORT}", severity)
 
 
 @RULES.add(
@@ -74,12 +73,12 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
         if assignment.word is None:
             continue
         if assignment.name.upper() in _PORT_NAMES and _LOW_RANDOM_PORT.search(assignment.word.text):
-            what = "this port may be below 1024, where only root may listen: now and then a job fails"
+            what = "this port may be below 1024, where only root may listen: some jobs fail"
             yield Hit(script.at_start(assignment), what, f"{assignment.name}={OWN_PORT}")
         elif _ANY_PORT_NAME.search(assignment.name):
             highest = _highest_port(assignment.word.text)
             if highest and highest > LAST_PORT:
-                what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
+                what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: some jobs fail"
                 yield Hit(script.at_start(assignment), what, f"{assignment.name}={OWN_PORT}")
 
 
@@ -185,11 +184,11 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
             continue
         if not _has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address
-        severity = "warning" if launcher.name.startswith("accelerate") else None
+        severity: Severity | None = "warning" if launcher.name.startswith("accelerate") else None
         edits = rendezvous_edits(script, launcher)
         same_rank = f"{rank.name}={launcher.text_of(rank)}" if rank else ""
         what, fix = same_rank_texts(launcher.name, nodes, same_rank)
-        yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
+        yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)
 
 
 def _has_rendezvous_address(launcher: Tool) -> bool:

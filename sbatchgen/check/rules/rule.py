@@ -74,7 +74,7 @@ class Rule(Generic[J]):
     applies: Applies = Applies.USUALLY  # the scripts and lines to which the rule applies
     marks_secret: bool = False  # whether the place of a hit is a secret, which no report may show again
     # A script that breaks the rule holds at least one of these texts, so other scripts are not judged. () if
-    # any script may break the rule.
+    # any script may break the rule. sbatch takes short forms of options: for --signal, the text is --si.
     words: tuple[str, ...] = ()
     # The manual that the rule follows: a man page of Slurm 26.05 or bash 5.2, a file of torch 2.13 or another
     # page. "" if public scripts show the mistake; tests/fixtures/seen.tsv lists these scripts.

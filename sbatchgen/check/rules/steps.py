@@ -195,15 +195,11 @@ def _blocked_foreground(script: JobScript, first: Launch) -> Iterator[Hit]:
     words=("CUDA_VISIBLE_DEVICES",),
 )
 def _gpus_of_others(script: JobScript) -> Iterator[Hit]:
-    for assignment in script.body.assignments:
-        if (
-            assignment.name != "CUDA_VISIBLE_DEVICES"
-            or assignment.is_prefix
-            or not script.resources.gpu_count
-        ):
+    gpus = script.resources.gpu_count
+    for assignment in script.body.assignments_of("CUDA_VISIBLE_DEVICES") if gpus else ():
+        if assignment.is_prefix:
             continue
         value = assignment.value or ""
-        gpus = script.resources.gpu_count
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             own_gpus = "one GPU on a node, number 0" if gpus == 1 else f"GPUs 0 to {gpus - 1} on a node"
             what = f"CUDA_VISIBLE_DEVICES={value}, but the job has {own_gpus}: "

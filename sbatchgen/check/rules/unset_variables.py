@@ -49,9 +49,7 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
     body = script.body
     if body.language not in SHELLS or body.faults or not script.directive_lines:
         return
-    first_unset_uses: dict[
-        str, VariableUse
-    ] = {}  # the first use of each variable that the script does not set
+    first_unset_uses: dict[str, VariableUse] = {}  # of each variable that the script does not set
     skipped = set(ALWAYS_SET | SITE_VARIABLES)  # variables that are set, tested or already reported
     for word in (word for test in body.tests for word in test.words):
         skipped.add(word.only_piece.name if word.only_piece else word.text)
@@ -81,9 +79,9 @@ def _empty_variables(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/RILAB/lab-docs/issues/2",
 )
 def _index_outside_list(script: JobScript) -> Iterator[Hit]:
-    """Find a list of the script with fewer elements than the array has tasks.
+    """Find a list that lacks the element which a task of the array asks for.
 
-    The index of the list is the number of the task, or a sum such as $((SLURM_ARRAY_TASK_ID - 1)).
+    The index of the element is the task's number, or a sum such as $((SLURM_ARRAY_TASK_ID - 1)).
     """
     body, text = script.body, script.body.source.text
     if body.language not in ("bash", "sh") or not script.array:
