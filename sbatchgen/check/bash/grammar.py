@@ -69,7 +69,7 @@ class Tree(NamedTuple):
 def parse(text: str) -> Tree:
     """Return the syntax tree of a text.
 
-    If the text is too long or takes too much time, the result is the tree of its first part, up to `Tree.end`.
+    If the text is too long or takes too much time, the tree is that of its first part, up to `Tree.end`.
     """
     size = min(len(text), SIZE_MAX)
     if text.count("|") > PIPES_MAX:

@@ -35,7 +35,7 @@ class Applies(Flag):
     TEMPLATES = auto()  # scripts that a program fills in before they are submitted
     WRITERS = auto()  # scripts that write a job script, for example with cat <<END, and have no directives
     PURE_WRITERS = auto()  # scripts that write a job script, and whose #SBATCH lines all belong to its text
-    RENDERED = auto()  # scripts that sbatchgen renders, whose jobs were already judged as resolved jobs
+    RENDERED = auto()  # scripts that sbatchgen renders; the rules of resolved jobs judge these jobs too
     # The usual sets of these flags:
     JOB_SCRIPTS = EXAMPLES | PARTS | NEAR_PLACEHOLDERS | RENDERED  # for rules about a job that Slurm runs
     USUALLY = JOB_SCRIPTS | WRITERS  # for most rules
@@ -51,8 +51,8 @@ class Hit(NamedTuple):
     severity: Severity | None = None  # None for the severity of the rule
     edits: tuple[Edit, ...] = ()  # the changes of the script that make the fix; () if no change is safe
     pedantic: bool | None = None  # whether only --pedantic shows the hit; None for what the rule says
-    # For a table of partitions: why the job can't run in its partition, such as "no GPUs". "" for hits that
-    # are not about a partition.
+    # Why the job can't run in its partition, such as "no GPUs", for the choice of another partition. "" for
+    # hits that are not about a partition.
     why_not: str = ""
 
 

@@ -24,7 +24,7 @@ RULES: Rules[JobScript] = Rules()
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ANY_ASSIGNMENT = re.compile(r"([\w.-]+)\+?=")  # also to a name that no variable can have, such as MY-DIR=
-# NAME =VALUE or NAME = VALUE, also after assignments such as A=1. The words of a command need not be read.
+# NAME =VALUE or NAME = VALUE, also after assignments such as A=1. This search saves reading the words.
 _SPACED_ASSIGNMENT = re.compile(r"(?:[A-Za-z_]\w*\+?=\S*[ \t]+)*[A-Za-z_]\w*(?:[ \t]|\\\n)+=")
 _ASSIGNMENT_TO_EXPANSION = re.compile(r"\$\{?([A-Za-z_]\w*)\}?[ \t]*=(?![=~])")  # $NAME=VALUE
 # A variable that names a file to load or run -> its effect, as the end of a message.
@@ -42,15 +42,15 @@ _SHARED_FOLDER = re.compile(r"(/tmp|/var/tmp|/dev/shm)/?(?:\*+|\*\.\*)?")  # /tm
 _TEMPORARY_VARIABLES = frozenset(("TMPDIR", "TMP", "TEMP"))  # set by some sites, but not by Slurm or bash
 WHOLE_NODE_GPUS = 8  # a job with this number of GPUs on a node most likely has whole nodes
 # Placeholders such as /path/to/data, CHANGEME, <your account>, your-project-here and -A xxx.
-UNFILLED = re.compile(
+_PLACEHOLDER = re.compile(
     r"/path/to\b[\w./-]*|\bCHANGE_?ME\b|<your[\w -]+>"
     r"|(?<![\w$/{])your[-_](?:[a-z0-9]{1,20}[-_]){0,4}(?:account|project|partition|allocation|email|key|token|username|netid)(?:[-_](?:here|name|id))?(?!\w)"
     r"|(?:--account[= ]|-A ?)[\w-]*(?-i:XXX)[\w-]*",
     re.IGNORECASE,
 )
 _COMMENT_START = re.compile(r"#(?<!\S#)")  # begins with the literal #, for which the search is fast
-# Each match of UNFILLED holds one of these words. Most scripts hold none, and need no search.
-_UNFILLED_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
+# Each match of _PLACEHOLDER holds one of these words. Most scripts hold none, and need no search.
+_PLACEHOLDER_WORDS = ("/path/to", "<your", "changeme", "change_me", "your_", "your-", "xxx")
 
 
 @RULES.add("SB802", "error", "an assignment that sets nothing", applies=Applies.ANY_TEXT)
@@ -279,24 +279,23 @@ def _texts_run_as_commands(script: JobScript) -> Iterator[tuple[str, Word]]:
 )
 def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
     """Find the placeholders of a script, in one hit. If Slurm or bash refuses one, the hit is an error."""
-    # The keys of these dictionaries are numbers of lines.
-    refused_by_sbatch = script.is_refused_for_placeholder
-    refused_by_bash = {} if refused_by_sbatch else placeholders_refused_by_bash(script)
+    is_refused_by_sbatch = script.is_refused_for_placeholder
+    # Placeholders by the numbers of their lines.
+    refused_by_bash = {} if is_refused_by_sbatch else placeholders_refused_by_bash(script)
     matches = dict(_placeholders(script)) | refused_by_bash
     if not matches:
         return
-    shown_line = next(iter(script.unfilled if refused_by_sbatch else refused_by_bash or matches))
+    shown_line = next(iter(script.unfilled if is_refused_by_sbatch else refused_by_bash or matches))
     fate = ": bash can't parse the line" if refused_by_bash else ""
-    fate = ": sbatch refuses the script" if refused_by_sbatch else fate
+    fate = ": sbatch refuses the script" if is_refused_by_sbatch else fate
     for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
         line = script.at_option(option).line if option in script.options else 0
         if line in matches and slurmctld_refuses(option, script.option(option), script):
             shown_line, fate = line, ": Slurm refuses the script"
     match, other_lines = matches[shown_line], [str(line) for line in matches if line != shown_line]
     what = f"'{match[0]}' is a placeholder{fate}"
-    also = (
-        f", also in line{'s' * (len(other_lines) > 1)} {first_names(other_lines, 5)}" if other_lines else ""
-    )
+    lines_word = "lines" if len(other_lines) > 1 else "line"
+    also = f", also in {lines_word} {first_names(other_lines, 5)}" if other_lines else ""
     place = script.at(shown_line, match.start() + 1, match.end() + 1)
     severity: Severity = "info" if script.is_for_program else "error"
     yield Hit(place, what, f"fill it in{also}", severity if fate else None)
@@ -308,7 +307,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
     Placeholders in comments and in messages of the script do not count.
     """
     text = script.text.lower()
-    words = [word for word in _UNFILLED_WORDS if word in text]
+    words = [word for word in _PLACEHOLDER_WORDS if word in text]
     starts = (match.start() for word in words for match in re.finditer(re.escape(word), text))
     numbers = {text.count("\n", 0, at) + 1 for at in starts}
     directives = {line.line: line for line in script.sbatch.directives if line.kind in READ_KINDS}
@@ -319,7 +318,7 @@ def _placeholders(script: JobScript) -> Iterator[tuple[int, re.Match[str]]]:
         end = comment.start() if comment else len(line)
         if number in directives and directives[number].words:
             end = directives[number].words[-1].end - 1
-        match = script.unfilled.get(number) or UNFILLED.search(line, 0, end)
+        match = script.unfilled.get(number) or _PLACEHOLDER.search(line, 0, end)
         is_mail = number == mail_line and not script.is_refused_for_placeholder  # SB129 reports it
         before = line[: match.start()] if match else ""
         # In a script that submits jobs, all lines but directives may be a help text.
