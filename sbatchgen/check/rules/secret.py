@@ -16,8 +16,8 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# The start of a token -> the token's kind in words, and its shape. A shape begins with literal text, for
-# which the search is fast.
+# A literal part of a token, mostly its start -> the token's kind in words, and its shape. A shape begins with
+# literal text, for which the search is fast.
 _TOKENS = {
     "hf_": ("a Hugging Face token", re.compile(r"hf_(?<!\whf_)[A-Za-z0-9]{30,}")),
     **{
@@ -69,12 +69,12 @@ class _Secret(NamedTuple):
 def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield tokens with a known shape, even in comments and directives."""
     text = script.text
-    for start, (kind, shape) in _TOKENS.items():
-        for match in shape.finditer(text) if start in text else ():
+    for literal, (kind, shape) in _TOKENS.items():
+        for match in shape.finditer(text) if literal in text else ():
             group = match.lastindex or 0  # in a URL, group 1 is USER:PASSWORD; else 0, the whole match
             marked, at = match[group], match.start(group)
-            secret = marked.rpartition(":")[2] if start == "://" else marked
-            if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
+            secret = marked.rpartition(":")[2] if literal == "://" else marked
+            if _PLACEHOLDER.search(secret) and literal != "PRIVATE KEY-----":
                 continue
             line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
             yield _Secret(kind, secret, script.at(line, column, column + len(marked)), "TOKEN")
@@ -140,4 +140,4 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _has_shape(value: str) -> bool:
     """Return whether a value holds a token with a known shape, which `_shaped_secrets` yields."""
-    return any(start in value and shape.search(value) for start, (_, shape) in _TOKENS.items())
+    return any(literal in value and shape.search(value) for literal, (_, shape) in _TOKENS.items())

@@ -56,16 +56,16 @@ def _endless_wait(script: JobScript) -> Iterator[Hit]:
 
 
 def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
-    """Find a loop that waits until sacct prints CANCELLED. What sacct prints has more after this word."""
+    """Find a loop that waits until sacct prints CANCELLED alone, although sacct prints more after the word."""
     text = script.body.source.text
     for command in script.named("sacct"):
         if not (
             command.context.in_loop and command.context.in_substitution and "state" in command.text.lower()
         ):
             continue
-        loops = [span for span in script.body.loop_spans if span[0] <= command.at < span[1]]
-        loop = text[slice(*loops[-1])] if loops else ""
-        if _IS_CANCELLED.search(loop) and not _ALSO_ENDS.search(loop):
+        loops = [text[start:end] for start, end in script.body.loop_spans if start <= command.at < end]
+        loop = loops[-1] if loops else ""  # the text of the innermost loop around the command
+        if _CANCELLED_TEST.search(loop) and not _ALSO_ENDS.search(loop):
             what = "sacct prints 'CANCELLED by 1000' or 'CANCELLED+', which is not CANCELLED: after scancel "
             what += "the loop does not end"
             yield Hit(script.at_word(command), what, "compare the first word: ${STATE%%[ +]*}")
@@ -73,16 +73,16 @@ def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
 
 
 # A comparison with the word CANCELLED, such as = "CANCELLED" or a branch of a case.
-_IS_CANCELLED = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
+_CANCELLED_TEST = re.compile(r"(?:[|\s(]|=\s*[\"']?)CANCELLED(?:[|)\"']|\s*\]\])")
 # A loop with such a text compares only the first word, or also ends after some time.
 _ALSO_ENDS = re.compile(
     r"\b(?:cut|awk|sed|grep|timeout|SECONDS)\b|%%|CANCELLED[\"']?[*+]|=~|\(\(|-[lg][te] |\bfor\b"
 )
 
 
-def _is_named_in(word: Word, earlier: str) -> bool:
+def _is_named_in(file: Word, earlier_text: str) -> bool:
     """Return whether the earlier text of the script names a file, or sets a variable in the file's name."""
-    return word.text.strip('"') in earlier or any(f"{name}=" in earlier for name in word.variables)
+    return file.text.strip('"') in earlier_text or any(f"{name}=" in earlier_text for name in file.variables)
 
 
 def _unbounded_waits(script: JobScript) -> Iterator[tuple[Command, int]]:
