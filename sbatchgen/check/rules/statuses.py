@@ -124,7 +124,10 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     if wait and (wait is last or (hides_status and not keeps_status)):
         what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
         if wait.arguments:
-            what = "wait for several processes ends with that of the last: a failed job is shown as COMPLETED"
+            what = (
+                "wait for several processes ends with the status of the last one: a failed job is shown as "
+            )
+            what += "COMPLETED"
         fix = "pids+=($!) after each &, and wait $pid for each"
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
@@ -139,10 +142,8 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     if hides_status and work.at < last.at and not keeps_status:
         what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
         if not is_exit_0:
-            what = (
-                f"the script ends with the status of {last.name}: if {_short_name(work)} in line {work.line} "
-            )
-            what += "fails, the job is shown as COMPLETED"
+            what = f"the script ends with the status of {last.name}: if {_short_name(work)} in line "
+            what += f"{work.line} fails, the job is shown as COMPLETED"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
 
@@ -150,17 +151,14 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
 def _wait_for_all(script: JobScript) -> Command | None:
     """Return the last `wait`, if the script waits there for several programs in the background."""
     waits = script.named("wait")
-    launch_offsets = [launch.command.at for launch in script.launches if not launch.is_helper]
-    has_background = any(launch.command.in_background and not launch.is_helper for launch in script.launches)
-    if (
-        not has_background
-        or not waits
-        or any(wait.context.in_branch or wait.context.in_loop for wait in waits)
-    ):
+    commands = [launch.command for launch in script.launches if not launch.is_helper]
+    if not waits or not any(command.in_background for command in commands):
+        return None
+    if any(wait.context.in_branch or wait.context.in_loop for wait in waits):
         return None
     if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
         return None  # the wait is for one process
-    return waits[-1] if waits[-1].at > launch_offsets[-1] else None
+    return waits[-1] if waits[-1].at > commands[-1].at else None
 
 
 def _short_name(command: Command) -> str:

@@ -56,7 +56,7 @@ def _endless_wait(script: JobScript) -> Iterator[Hit]:
 
 
 def _missed_cancellation(script: JobScript) -> Iterator[Hit]:
-    """Find a loop that waits until sacct prints CANCELLED alone, although sacct prints more after the word."""
+    """Find a loop that waits until sacct prints CANCELLED alone. sacct prints more after this word."""
     text = script.body.source.text
     for command in script.named("sacct"):
         if not (
