@@ -27,7 +27,7 @@ FULL_HOURS = frozenset((24, 36, 48, 72, 96, 100, 120, 168))  # usual time limits
 FEW_HOURS = 16  # a time limit up to this number, for a training, is usually meant in hours
 FEW_MIB = 128  # an amount of memory up to this number is usually meant in gigabytes
 LARGEST_ARRAY = 4000001  # the largest MaxArraySize that slurm.conf may have: slurm.conf(5)
-_TRES_KINDS = (  # kinds of trackable resources, the first words of the items in --tres-...
+_TRES_KINDS = (  # kinds of trackable resources, which Slurm calls TRES
     "bb",
     "billing",
     "cpu",

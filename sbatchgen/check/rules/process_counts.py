@@ -204,7 +204,7 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     word = launch.tools[0].words[0]
     at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_command_start(launch)}"
     rank_option = launcher.option(program.role("RANK"))
-    is_static = call is not None and call.is_static
+    is_static = call is not None and call.is_static  # whether the nodes take their ranks from an option
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
         fix = rendezvous_fixes.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
     elif rank_option or (is_static and launcher.name not in rendezvous_fixes.TORCH_LAUNCHERS):
@@ -274,12 +274,10 @@ def _too_few_visible_gpus(script: JobScript) -> Iterator[Hit]:
         assignment, workers = earlier[-1] if earlier else None, launch.workers
         if not assignment or not workers or not launch.launcher:
             continue
-        if assignment.context.in_branch and not assignment.is_prefix:
-            continue
-        is_exported = assignment.is_exported and assignment.context.is_top_level
-        reaches_launcher = (
-            assignment in launch.command.prefix_assignments if assignment.is_prefix else is_exported
-        )
+        if assignment.is_prefix:
+            reaches_launcher = assignment in launch.command.prefix_assignments
+        else:
+            reaches_launcher = assignment.is_exported and assignment.context.is_top_level
         if reaches_launcher and re.fullmatch(r"\d+(?:,\d+)*", assignment.value or "", re.ASCII):
             count = (assignment.value or "").count(",") + 1
             if count < workers:

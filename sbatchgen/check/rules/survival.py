@@ -177,7 +177,7 @@ def _writes_mark(script: JobScript, body: Body) -> bool:
         for use in status_uses
     )
     for command in commands:
-        # A branch that tests $? also runs at scancel, when $? is mostly 0. Others test the work itself.
+        # A branch may test $?, which is mostly 0 at scancel too. Other branches test the work itself.
         if command.context.in_branch and not sees_status:
             continue
         files = [redirect.target for redirect in command.redirects if redirect.operator in (">", ">>", ">|")]
@@ -226,10 +226,9 @@ def _self_submission(script: JobScript) -> Iterator[Hit]:
                 what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
                 what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR_FIX)
-            elif (
-                command.context.is_top_level
-                and (script.body.value(word) or "").rpartition("/")[2] == file_name
-            ):
+                continue
+            submitted_name = (script.body.value(word) or "").rpartition("/")[2]
+            if command.context.is_top_level and submitted_name == file_name:
                 what = "each job submits the next one, even if it failed: only scancel stops this"
                 yield Hit(script.at_word(command), what, _SUCCESSOR_FIX)
 
