@@ -25,9 +25,7 @@ def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script):
         follows_failure = command.source.text[: command.at].rstrip().endswith("||")
         if follows_failure or "EXIT" in command.context.trap_signals:
-            what = (
-                "the job is requeued after each failure: if it fails at its start, it starts again for ever"
-            )
+            what = "the job is requeued after each failure: if it fails at its start, this goes on for ever"
             fix = f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}"
             yield Hit(script.at_word(command), what, fix)
 
@@ -62,7 +60,7 @@ def _requeues(script: JobScript) -> list[Command]:
 )
 def _deleted_results(script: JobScript) -> Iterator[Hit]:
     """Find a folder of the program's results that a job with --requeue removes at its start."""
-    # The script tests whether it was restarted, or has a new folder for each start.
+    # A script with such a text tests whether it was restarted, or has a new folder for each start.
     expects_restarts = re.search(r"RESTART|mktemp|TMP", script.text)
     if "requeue" not in script.options or expects_restarts:
         return

@@ -41,8 +41,9 @@ _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE
 )
 def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
+        # Without set -e, the script continues after any failure. A condition sees the status of sbatch.
         if not script.body.is_option_on("errexit", command.line) or command.context.is_tested:
-            continue  # without set -e the script continues anyway; a condition sees the status
+            continue
         hider = _status_hider(script, command)
         if hider:
             what = f"set -e sees the status of {hider}, not of sbatch: a refused job does not end the script"
