@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.grammar import Node
 
 _SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script, such as echo
-# A command or a text that shows that the script is meant to continue after a failure.
-_IGNORING_COMMANDS = frozenset(("true", ":"))
+# A program or a text that shows that the script is meant to continue after a failure.
+_IGNORING_PROGRAMS = frozenset(("true", ":"))
 _WARNING_TEXT = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
 
 
@@ -44,7 +44,7 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
     reads_status = any(use.name in ("?", "PIPESTATUS") and use.at > work.at for use in body.variable_uses)
     in_branches = [command for command in later if command.context.in_branch]
     is_meant = any(
-        command.name in _IGNORING_COMMANDS or _WARNING_TEXT.search(command.text) for command in in_branches
+        command.name in _IGNORING_PROGRAMS or _WARNING_TEXT.search(command.text) for command in in_branches
     )
     if is_meant or not (work.context.is_tested or reads_status):
         return

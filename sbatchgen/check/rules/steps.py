@@ -353,7 +353,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         if launch.step and name in SERVER_PROGRAMS:
             what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-        if not (name in SERIAL_PROGRAMS or gmx_command in _SERIAL_GMX_COMMANDS):
+        if not (name in SERIAL_PROGRAMS or gmx_command in _SERIAL_GMX_VERBS):
             continue
         is_on_node_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
         fills_each_node = launch.tasks_per_node == 1 and name in _STAGING_PROGRAMS
@@ -422,4 +422,4 @@ _STAGING_PROGRAMS = programs("stages")  # programs that fill the local disk of e
 SERIAL_PROGRAMS = programs("serial")  # programs that a step should start once
 SERVER_PROGRAMS = programs("waits") - programs("helper")  # such as jupyter, but not sleep
 # Commands of GROMACS that run as one process, such as gmx grompp.
-_SERIAL_GMX_COMMANDS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
+_SERIAL_GMX_VERBS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
