@@ -144,7 +144,7 @@ _LISTED = (
 _NO_LIMIT = {  # names of keys; of Slurm; texts; what bounds nothing that a user has
     "base.machine.temporary:_MAX_TRIES", "lab.plan.dry_run:_TOO_FEW_PROCESSES", "lab.plan.listing:_MAX_DIFFERING",
     "lab.plan.stand_ins:_MAX_MOUNTS", "lab.sandbox.box:_TIMEOUT_S", "lab.started.started_ends:_LAST_COMMANDS",
-    "jobs.inputs.profile:GPUS_MAX", "check.rules.option_values:LARGEST_ARRAY", "check.rules.steps:_WAITING_PROGRAMS", "check.lint.formats:GITHUB_COMMANDS",
+    "jobs.inputs.profile:GPUS_MAX", "check.rules.option_values:LARGEST_ARRAY", "check.lint.formats:GITHUB_COMMANDS",
 }  # fmt: skip
 
 
