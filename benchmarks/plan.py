@@ -111,7 +111,7 @@ def flips(folder: Path, *, times: int, most: int, seed: int) -> int:
     having = [
         of
         for of in (script_of(name, text, profile=None) for name, text in texts.items() if "&" in text)
-        if is_planned(of) and any(each.background or each.name == "wait" for each in of.body.commands)
+        if is_planned(of) and any(each.in_background or each.name == "wait" for each in of.body.commands)
     ]
     drawn = random.Random(seed).sample(having, min(most or len(having), len(having)))  # noqa: S311
     print(

@@ -32,7 +32,7 @@ class Field:
 
     def start(self, rule: str, number: int = 0, **said: str) -> tuple[int, Path]:
         """Start the same job without waiting. `said` is for the trainer."""
-        bad = [example.text for example in pages()[rule].examples if not example.good]
+        bad = [example.text for example in pages()[rule].examples if not example.is_good]
         folder = self.cluster.put(f"harm/{rule}/train.py", "").parent
         path = f"{self.cluster.home}/harm/bin:/usr/bin:/bin"
         job = self.cluster.sbatch(cwd=folder, env={"PATH": path, **said}, script=bad[number])

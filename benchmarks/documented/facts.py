@@ -105,7 +105,7 @@ def _step(launch: Launch) -> Iterator[Item]:
         ):
             continue
         if option.name == "environment":
-            word, body = option.own_word(launch.tools[0].body), launch.tools[0].body
+            word, body = option.value_as_word(launch.tools[0].body), launch.tools[0].body
             yield Item("container", "environment", _base(text_of(word, body) if word else ""))
         elif option.name != "distribution" and (option.name, option.value) != ("gpu-bind", "none"):
             yield Item("step", f"--{option.name}", _binding(option.value or "", launch))
@@ -115,7 +115,9 @@ def _binding(value: str, launch: Launch) -> str:
     """Return a value of --cpu-bind without "verbose", its masks as numbers."""
     body = launch.tools[0].body
     if match := re.search(r"\$\{?(\w+)", value):
-        values = [text_of(each.word, body) for each in body.sets if each.name == match[1] and each.word]
+        values = [
+            text_of(each.word, body) for each in body.assignments if each.name == match[1] and each.word
+        ]
         value = value.replace(match[0], values[-1] if values else "").replace("}", "")
     value = re.sub(r"^(v|verbose|q|quiet),", "", value).replace("mask_cpu=", "mask_cpu:")
     return re.sub(r"0x[0-9a-fA-F]+", lambda mask: hex(int(mask[0], 16)), value)
@@ -123,11 +125,11 @@ def _binding(value: str, launch: Launch) -> str:
 
 def _variables(script: JobScript, launch: Launch) -> Iterator[Item]:
     """Yield the variables that the program gets: of the script, of bash -c, and of a container's --env."""
-    names = {each.name for each in script.body.sets if each.exported}
+    names = {each.name for each in script.body.assignments if each.is_exported}
     bodies = {id(tool.body): tool.body for tool in launch.tools}
     for body in (script.body, *(body for key, body in bodies.items() if key != id(script.body))):
-        for each in body.sets:
-            if (each.exported or each.name in names) and each.word and not MEETING.fullmatch(each.name):
+        for each in body.assignments:
+            if (each.is_exported or each.name in names) and each.word and not MEETING.fullmatch(each.name):
                 yield Item("variable", each.name, text_of(each.word, body))
     for option in launch.container.uses if launch.container else ():
         name, equals, _ = (option.value or (option.value_word.text if option.value_word else "")).partition(
@@ -208,7 +210,7 @@ def _program(script: JobScript, launch: Launch) -> Iterator[Item]:
             yield Item("program", "virtual environment")
         elif command.name == "conda" and words[:1] == ["activate"]:
             yield Item("program", "conda environment")
-    if any(each.name == "VIRTUAL_ENV" for each in script.body.sets):
+    if any(each.name == "VIRTUAL_ENV" for each in script.body.assignments):
         yield Item("program", "virtual environment")
 
 

@@ -101,13 +101,13 @@ def differences(text: str, file: str, folder: Path) -> list[str] | None:
         return None
     old = JobScript(file=file, text=text, is_release_assumed=True)
     new = JobScript(file="job.slurm", text=adoption.rendered, is_release_assumed=True)
-    used = {use.name for use in old.body.uses if use.name.isidentifier()} - old.assigned_names
+    used = {use.name for use in old.body.variable_uses if use.name.isidentifier()} - old.assigned_names
     names = sorted(name for name in used if not _OF_JOBS.match(name))
     env = yaml.safe_load(adoption.job).get("env", {})
     of_user = {
         name for name, value in env.items() if value is None
     }  # secrets, exported where it is submitted
-    exported = {each.name for each in old.body.sets if each.exported} - of_user
+    exported = {each.name for each in old.body.assignments if each.is_exported} - of_user
     differing = []
     for value in ("--num-layers 4", "") if names else ("",):  # the same runs, where no variable has a value
         paths = {name for name in names if re.search(rf"\$\{{?{name}\}}?/", text)}

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from sbatchgen.check.bash import Body, Command, read_body
-from sbatchgen.check.bash.body import TOP
+from sbatchgen.check.bash.body import TOP_LEVEL
 from sbatchgen.check.bash.chain import Tool, chain
 from sbatchgen.check.bash.grammar import SECONDS_MAX
 from sbatchgen.check.bash.walk import walk
@@ -172,27 +172,27 @@ def test_values_are_those_of_bash(texts: list[str]) -> None:
 
 CONTEXTS = [
     ("f() { @; }", "function"),
-    ("for x in a; do @; done", "loop branch"),
-    ("while @; do a; done", "loop branch condition"),
-    ("until a; do @; done", "loop branch"),
-    ("if @; then a; fi", "condition"),
-    ("if a; then @; fi", "branch"),
-    ("if a; then b; elif @; then c; fi", "branch condition"),
-    ("if a; then b; else @; fi", "branch"),
-    ("case x in a) @;; esac", "branch"),
-    ("! @", "condition"),
-    ("@ && a", "condition"),
-    ("a && @", "branch"),
-    ("a && @ || b", "branch condition"),
-    ("a || b && @", "branch"),
-    ("(@)", "subshell"),
-    ("x=$(@)", "substitution"),
-    ('echo "`@`"', "substitution"),
-    ("a <(@)", "substitution"),
-    ("@ &", "background"),
-    ("@ > x 2>&1 &", "background"),
-    ("{ a; @; } &", "background subshell"),
-    ("a | while b; do @; done", "loop branch subshell"),
+    ("for x in a; do @; done", "in_loop in_branch"),
+    ("while @; do a; done", "in_loop in_branch is_tested"),
+    ("until a; do @; done", "in_loop in_branch"),
+    ("if @; then a; fi", "is_tested"),
+    ("if a; then @; fi", "in_branch"),
+    ("if a; then b; elif @; then c; fi", "in_branch is_tested"),
+    ("if a; then b; else @; fi", "in_branch"),
+    ("case x in a) @;; esac", "in_branch"),
+    ("! @", "is_tested"),
+    ("@ && a", "is_tested"),
+    ("a && @", "in_branch"),
+    ("a && @ || b", "in_branch is_tested"),
+    ("a || b && @", "in_branch"),
+    ("(@)", "in_subshell"),
+    ("x=$(@)", "in_substitution"),
+    ('echo "`@`"', "in_substitution"),
+    ("a <(@)", "in_substitution"),
+    ("@ &", "in_background"),
+    ("@ > x 2>&1 &", "in_background"),
+    ("{ a; @; } &", "in_background in_subshell"),
+    ("a | while b; do @; done", "in_loop in_branch in_subshell"),
     ("@ 2>&1", ""),
     ("@ &> x", ""),
     ("a; @", ""),
@@ -203,7 +203,7 @@ CONTEXTS = [
 @pytest.mark.parametrize(("text", "expected"), CONTEXTS, ids=[text for text, _ in CONTEXTS])
 def test_contexts(text: str, expected: str) -> None:
     command = next(each for each in read_body(text.replace("@", "srun x")).commands if each.name == "srun")
-    flags = ("function", "loop", "branch", "condition", "subshell", "substitution", "background")
+    flags = "function in_loop in_branch is_tested in_subshell in_substitution in_background".split()
     assert {name for name in flags if getattr(command.context, name)} == set(expected.split())
 
 
@@ -214,7 +214,7 @@ def test_positions_are_characters_from_1() -> None:
     assert (srun.line, srun.column, srun.end_line, srun.end_column) == (2, 12, 3, 11)
     assert [(word.line, word.column) for word in srun.words] == [(2, 12), (3, 3), (3, 7)]
     assert body.comments == ((1, "#!/bin/bash"), (3, "# c"))
-    (use,) = body.uses
+    (use,) = body.variable_uses
     assert (use.name, use.line, use.column) == ("x", 3, 8)
 
 
@@ -248,7 +248,9 @@ def test_assignments() -> None:
         "A=1\nB='x y' C=$A\nexport D=2 E\nF+=3\nG=(1 '2 3')\nH=4 cmd\ndeclare -x I=5\nlocal J\n"
         "read -r K\nfor L in a; do :; done\n((M++))\nunset A\nN[2]=x\n: ${O:=p}\nmapfile -t P < f\nprintf -v Q x\n"
     )
-    sets = [(each.name, each.value, each.setter, each.exported, each.prefix) for each in body.sets]
+    sets = [
+        (each.name, each.value, each.setter, each.is_exported, each.is_prefix) for each in body.assignments
+    ]
     assert sets == [
         ("A", "1", "", False, False),
         ("B", "x y", "", False, False),
@@ -268,7 +270,7 @@ def test_assignments() -> None:
         ("P", None, "mapfile", False, False),
         ("Q", None, "printf", False, False),
     ]
-    items = next(each.items for each in body.sets if each.name == "G")
+    items = next(each.items for each in body.assignments if each.name == "G")
     assert items
     assert [item.value for item in items] == ["1", "2 3"]
 
@@ -279,11 +281,13 @@ def test_uses() -> None:
         "cat <<'END'\n$no\nEND\n"
         "cat <<END\na \\\n \\$no \\\n  \\\\$n\nEND\n"
     )
-    assert [(use.name, use.operator) for use in body.uses] == [
+    assert [(use.name, use.operator) for use in body.variable_uses] == [
         ("b", ""), ("c", ":-"), ("e", "#"), ("f", "!"), ("g", ""), ("h", ""), ("i", ""), ("j", ""), ("l", ""), ("m", ""), ("n", ""),
     ]  # fmt: skip
 
-    assert [use.name for use in read_body('a $b/$c/$d $e-$f-$g-$h "$i $j ${k} x"').uses] == [*"bcdefghijk"]
+    assert [use.name for use in read_body('a $b/$c/$d $e-$f-$g-$h "$i $j ${k} x"').variable_uses] == [
+        *"bcdefghijk"
+    ]
 
 
 FOLLOWED = [
@@ -341,18 +345,18 @@ def test_settings() -> None:
     body = read_body(
         "#!/bin/bash -x\nset -euo pipefail\nset +u\n(set +e)\nif a; then set +e; fi\nshopt -s nullglob\nset -- -e\nb\n"
     )
-    assert [(each.name, each.on) for each in body.settings] == [
+    assert [(each.name, each.is_on) for each in body.shell_options] == [
         ("errexit", True), ("nounset", True), ("pipefail", True), ("nounset", False),
         ("errexit", False), ("errexit", False),
     ]  # fmt: skip
-    assert body.option_at("pipefail", 8)
-    assert not body.option_at("pipefail", 2)
-    assert body.option_at("errexit", 8)
-    assert not body.option_at("nounset", 8)
-    assert body.option_at("nounset", 3)
+    assert body.is_option_on("pipefail", 8)
+    assert not body.is_option_on("pipefail", 2)
+    assert body.is_option_on("errexit", 8)
+    assert not body.is_option_on("nounset", 8)
+    assert body.is_option_on("nounset", 3)
     body = read_body("f() {\n    set -u\n    a\n}\nb\nf\n")
-    assert body.option_at("nounset", 3)
-    assert not body.option_at("nounset", 5)
+    assert body.is_option_on("nounset", 3)
+    assert not body.is_option_on("nounset", 5)
 
 
 def test_traps() -> None:
@@ -360,7 +364,7 @@ def test_traps() -> None:
         'trap \'touch a; srun b\' USR1 SIGTERM\ntrap - INT\ntrap cleanup EXIT\ntrap -- "echo \\"x\\"" 2\n'
     )
     traps = [
-        (command.line, inner.commands[0].context.trap, [each.name for each in inner.commands])
+        (command.line, inner.commands[0].context.trap_signals, [each.name for each in inner.commands])
         for command, inner in body.traps
     ]
     assert traps == [
@@ -374,8 +378,8 @@ def test_traps() -> None:
 
 def test_the_last_command() -> None:
     body = read_body("f() {\n  a\n}\nfunction g { b; }\nsrun c\nf\necho $(d)\n")
-    assert body.last
-    assert body.last.name == "echo"
+    assert body.last_command
+    assert body.last_command.name == "echo"
     assert [command.name for command in body.commands if command.ends_script] == ["echo"]
 
 
@@ -488,7 +492,15 @@ def everything(text: str) -> bool:
     body = read_body(text)
     for command in body.commands:
         _ = (command.name, command.redirects, chain(command, body))
-    _ = (body.faults, body.sets, body.uses, body.traps, body.settings, body.comments, body.last)
+    _ = (
+        body.faults,
+        body.assignments,
+        body.variable_uses,
+        body.traps,
+        body.shell_options,
+        body.comments,
+        body.last_command,
+    )
     return all(1 <= command.line <= command.end_line for command in body.commands)
 
 
@@ -557,9 +569,9 @@ def test_hostile_scripts_end(name: str) -> None:
 def test_what_is_not_read_of_a_body_is_known() -> None:
     short = "#!/bin/bash\n" + "mkdir -p runs || exit 1\n" * 4001 + "cat <<'END'\n" + "| a | b |\n" * 900
     body = read_body(f"{short}END\nsrun python train.py\n")
-    assert (body.commands[-1].name, body.source.unread) == ("srun", 0)
+    assert (body.commands[-1].name, body.source.first_unread_line) == ("srun", 0)
     long = read_body("#!/bin/bash\necho first\ncat data" + " | cat" * 501 + "\nsrun python train.py\n")
-    assert ([command.name for command in long.commands], long.source.unread) == (["echo"], 3)
+    assert ([command.name for command in long.commands], long.source.first_unread_line) == (["echo"], 3)
 
 
 @pytest.mark.parametrize("word", ["export", "declare -x", "local", "readonly", "typeset"])
@@ -567,12 +579,12 @@ def test_what_is_declared_after_a_line_of_several_assignments_is_set(word: str) 
     """The grammar takes the next line for a command with these assignments before it."""
     text = f'f() {{\n  a=1 b=$port\n  {word} A=${{h[1]}} B="x y" C=$port/x\n  srun A=1\n}}\n'
     body = read_body(text)
-    assert [each.name for each in body.sets] == ["a", "b", "A", "B", "C"]
+    assert [each.name for each in body.assignments] == ["a", "b", "A", "B", "C"]
     assert [command.name for command in body.commands] == [word.partition(" ")[0], "srun"]
 
 
 def test_a_redirection_sets_the_number_of_its_file() -> None:
-    (assignment,) = read_body("exec {lock}>>file\necho {lock}").sets
+    (assignment,) = read_body("exec {lock}>>file\necho {lock}").assignments
     assert (assignment.name, assignment.value) == ("lock", None)
 
 
@@ -581,7 +593,7 @@ def test_a_body_is_read_alike_each_time(after: str) -> None:
     text = f"a[1]=x b[2]=y\n{after}\n"  # to the grammar the second line is the command of the first
     source = read_body(text).source
     for _ in range(2):
-        (command,) = walk(source, TOP).commands
+        (command,) = walk(source, TOP_LEVEL).commands
         assert (command.line, command.source.text[command.at : command.end]) == (2, after)
         assert len(command.redirects) == text.count(">")
 

@@ -144,7 +144,7 @@ _LISTED = (
 _NO_LIMIT = {  # names of keys; of Slurm; texts; what bounds nothing that a user has
     "base.machine.temporary:_MAX_TRIES", "lab.plan.dry_run:_MIN_PROCESSES", "lab.plan.listing:_MAX_DIFFERENT_WORDS",
     "lab.plan.stand_ins:_MAX_MOUNTS", "lab.sandbox.box:_TIMEOUT_S", "lab.started.started_ends:_LAST_COMMANDS",
-    "check.rules.option_values:LARGEST_ARRAY", "check.rules.steps:_WAITING_PROGRAMS", "check.lint.formats:GITHUB_COMMANDS",
+    "check.rules.option_values:LARGEST_ARRAY", "check.lint.formats:GITHUB_COMMANDS",
 }  # fmt: skip
 
 

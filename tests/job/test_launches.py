@@ -124,7 +124,7 @@ def test_rendered_scripts_start_one_training(file: Path) -> None:
     (called,) = [
         command for command in script.body.commands if command.name == launch.command.context.function
     ]
-    assert called.background == ("--resume off" not in script.text)
+    assert called.in_background == ("--resume off" not in script.text)
     assert not script.may_start_hidden_programs
 
 

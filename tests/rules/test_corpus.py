@@ -14,7 +14,7 @@ import pytest
 from sbatchgen.check.lint.fix import apply_fixes
 from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.source import Source, read_source
-from sbatchgen.check.rules.syntax import unfilled_commands
+from sbatchgen.check.rules.syntax import placeholders_refused_by_bash
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.inputs.search import Places
 from sbatchgen.jobs.judge.read_settings import settings_of
@@ -67,7 +67,7 @@ def has_an_error_if_bash_refuses(name: str) -> None:
     source = read_source(str(FOLDER / f"{name}.sh"))
     subject = JobScript(file=source.file, text=source.text)
     text = source.text[: subject.body.end]
-    is_text = subject.program_placeholders or unfilled_commands(subject)
+    is_text = subject.program_placeholders or placeholders_refused_by_bash(subject)
     if subject.body.language not in ("bash", "sh") or is_text:
         assert "SB814!" not in EXPECTED[name]
         return

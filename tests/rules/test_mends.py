@@ -34,7 +34,7 @@ _TOKEN = re.compile(r"[\w%$-]{3,}")
 def scripts(mend: Mend, folder: Path) -> tuple[JobScript, JobScript]:
     """A bad example, and the same with its fix."""
     page = PAGES[mend.rule]
-    bad = [each for each in page.examples if not each.good][mend.example]
+    bad = [each for each in page.examples if not each.is_good][mend.example]
     text = bad.text
     for old, new in mend.changes:
         assert old in text, f"{old!r} is not in {text}"
@@ -52,7 +52,7 @@ def test_each_rule_whose_fix_is_text_has_a_row(tmp_path: Path) -> None:
         rule.id for rule in judge.rules((*judge.SCRIPTS, "logs", "option_values")) if rule.id not in rows
     ]
     bad = [
-        (page, each) for page in map(PAGES.get, without) if page for each in page.examples if not each.good
+        (page, each) for page in map(PAGES.get, without) if page for each in page.examples if not each.is_good
     ]
     hits = [hit for page, each in bad for hit in lint(subject(page, each, tmp_path)) if hit.rule == page.rule]
     by_edits = {hit.rule for hit in hits if hit.edits}

@@ -79,7 +79,7 @@ def hold_on_a_cluster(proofs: Iterable[Proof], settings: str, root: Path | None,
 def scripts(proof: Proof, release: str) -> Iterator[tuple[str, str, str]]:
     """Yield the kind, the text and the wanted outcome of each script of a proof."""
     page = PAGES[proof.rule]
-    bad, good = ([each for each in page.examples if each.good == which] for which in (False, True))
+    bad, good = ([each for each in page.examples if each.is_good == which] for which in (False, True))
     of_release = [
         each if isinstance(each, str) else each[release != FIRST] for each in (proof.bad, proof.mended)
     ]

@@ -115,7 +115,7 @@ def test_rules_about_what_fits_a_cluster_are_asked_for_what_a_cluster_refuses() 
 
 def test_a_page_shows_both() -> None:
     for page in PAGES.values():
-        assert {example.good for example in page.examples} == {True, False}, page.rule
+        assert {example.is_good for example in page.examples} == {True, False}, page.rule
 
 
 @pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
@@ -129,7 +129,7 @@ def is_what_it_says(page: Page, example: Example, tmp_path: Path) -> None:
         return
     shown = findings(page, example, tmp_path)
     about = [finding for finding in shown if finding.rule == page.rule]
-    if example.good:
+    if example.is_good:
         assert about == []
         assert [finding.rule for finding in shown if finding.severity == "error"] == []
         return
@@ -189,13 +189,13 @@ def test_bash_is_asked_where_the_grammar_is_in_doubt(
 ) -> None:
     """A word such as done, which bash takes for a part of a loop, is in doubt where a command begins."""
     asked: list[str] = []
-    ask = syntax.faults_of_bash
+    ask = syntax.bash_complaints
 
     def noted(text: str) -> list[tuple[int, str]]:
         asked.append(text)
         return ask(text)
 
-    monkeypatch.setattr(syntax, "faults_of_bash", noted)
+    monkeypatch.setattr(syntax, "bash_complaints", noted)
     hits = lint(JobScript(file="job.slurm", text=f"#!/bin/bash\n#SBATCH -t 1\n{line}\n"))
     assert (len(asked), sum(finding.rule == "SB814" for finding in hits)) == (asks, asks)
 
@@ -215,15 +215,15 @@ def test_a_dry_run_shows_what_the_page_says(rule: str, tmp_path: Path) -> None:
     """Of each bad example that it is run for, with a fix; of no good one, in which lint finds no error either."""
     page = PAGES[rule]
     examples = [example for example in page.examples if example.settings.get("plan")]
-    assert {example.good for example in examples} == {True, False}
+    assert {example.is_good for example in examples} == {True, False}
     for example in examples:
         about = [finding for finding in started(page, example, tmp_path) if finding.rule == page.rule]
-        assert bool(about) != example.good, example.text
+        assert bool(about) != example.is_good, example.text
         for finding in about:
             assert finding.problem.fix
             assert 1 <= finding.place.line <= len(example.text.split("\n"))
         errors = [each for each in findings(page, example, tmp_path) if each.severity == "error"]
-        assert not (example.good and errors)
+        assert not (example.is_good and errors)
 
 
 def test_fixes_are_tried() -> None:

@@ -1,6 +1,7 @@
-"""Reader of bash: `read_body` reads the body of a script, `chain.chain` the programs that a command starts.
+"""The reader of bash, which parses scripts with tree-sitter's grammar and never runs them.
 
-The folder parses with tree-sitter's grammar, and holds no rules.
+`read_body` reads the body of a script. `chain.chain` finds the programs that a command starts. The rules of
+`lint` and other commands judge what these functions return.
 """
 
 from sbatchgen.check.bash.body import Body, read_body, string_body

@@ -1,10 +1,10 @@
-"""The body of a script: its commands and their contexts, the variables that they set and use.
+"""The body of a script: its commands and their contexts, and the variables that it sets and uses.
 
     body = read_body(text)
     [command.name for command in body.commands]     # "srun", "cd", ...
-    body.value(word)                                # with the values of variables that the script shows
+    body.value(word)                                # the string of a word such as "$DIR/train.py"
 
-Nothing is run and no file is read, so the variables of a `source`d file are not known.
+The reader runs nothing and reads no files, so it does not know the variables that a `source`d file sets.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ from sbatchgen.check.bash.walk import Walk, walk
 from sbatchgen.check.bash.word import Word, read_expansion
 from sbatchgen.check.executables.program import SHELLS
 
-TOP = Context()  # outside of all constructs
+TOP_LEVEL = Context()  # the context of a command outside of all constructs
 
 
 @dataclass(eq=False, repr=False)
 class Body:
-    """The body of a script."""
+    """The body of a script, or a string in a script that a shell runs, such as the string of bash -c.
+
+    Each part is read from the text when it is first asked for.
+    """
 
     source: ShellText  # the text; empty if the language is not a shell
     language: str  # the shell or the interpreter of the first line: "bash", "sh", "python3" and so on
-    context: Context  # the constructs around the whole text
-    flags: str  # the options of the shell in the first line
+    context: Context  # the constructs around the whole text, such as the trap whose string it is
+    flags: str  # the options of the shell in the first line, such as "-l" in #!/bin/bash -l
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """The errors that the grammar finds. The grammar may be wrong, so `bash -n` decides."""
+        """The places that the grammar does not understand. It may be wrong, so `bash -n` decides."""
         return self.source.faults
 
     @cached_property
@@ -45,7 +48,7 @@ class Body:
 
     @cached_property
     def end(self) -> int:
-        """The offset where the script surely ends: after an exit or exec, or at the end of the text."""
+        """The offset of the script's end: after an exit or exec that always runs, or the text's end."""
         return min(self._walk.end, len(self.source.text))
 
     @cached_property
@@ -69,59 +72,64 @@ class Body:
         )
 
     @property
-    def loops(self) -> tuple[tuple[int, int], ...]:
+    def loop_spans(self) -> tuple[tuple[int, int], ...]:
         """The offsets where each loop starts and ends, in the order of the text."""
         return tuple((node.start, node.end) for node, _ in self._walk.loops)
 
     @cached_property
-    def last(self) -> Command | None:
+    def last_command(self) -> Command | None:
         """The command whose status is the script's status; None if the text does not show the command."""
         return next((command for command in reversed(self.commands) if command.ends_script), None)
 
     def command_around(self, at: int) -> Command | None:
         """Return the innermost command around an offset; None outside of commands."""
-        around = (command for command in reversed(self.commands) if command.at <= at < command.end)
-        return next(around, None)
+        # An inner command comes after the command around it.
+        commands_around = (command for command in reversed(self.commands) if command.at <= at < command.end)
+        return next(commands_around, None)
 
     @cached_property
     def _variables(self) -> Variables:
-        return Variables(self._walk, self.uses)
+        return Variables(self._walk, self.variable_uses)
 
     @property
-    def sets(self) -> tuple[Assignment, ...]:
-        """Each time that a variable gets or loses a value, in the order of the text."""
-        return self._variables.sets
+    def assignments(self) -> tuple[Assignment, ...]:
+        """Each place where a variable gets or loses a value, in the order of the text."""
+        return self._variables.assignments
 
-    def sets_of(self, name: str) -> tuple[Assignment, ...]:
-        """Return each time that this variable gets or loses a value, in the order of the text."""
-        return self._sets_by_name.get(name, ())
+    def assignments_of(self, name: str) -> tuple[Assignment, ...]:
+        """Return each place where the variable `name` gets or loses a value, in the order of the text."""
+        return self._assignments_by_name.get(name, ())
 
     @cached_property
-    def _sets_by_name(self) -> dict[str, tuple[Assignment, ...]]:
+    def _assignments_by_name(self) -> dict[str, tuple[Assignment, ...]]:
         by_name: dict[str, list[Assignment]] = {}
-        for assignment in self.sets:
+        for assignment in self.assignments:
             by_name.setdefault(assignment.name, []).append(assignment)
-        return {name: tuple(sets) for name, sets in by_name.items()}
+        return {name: tuple(assignments) for name, assignments in by_name.items()}
 
     @cached_property
-    def uses(self) -> tuple[VariableUse, ...]:
+    def variable_uses(self) -> tuple[VariableUse, ...]:
         """Each expansion of a variable, in the order of the text."""
-        return tuple(use for use in _uses(self.source) if use.at < self.end)
+        return tuple(use for use in _variable_uses(self.source) if use.at < self.end)
 
     @cached_property
     def traps(self) -> tuple[tuple[Command, Body], ...]:
-        """The trap commands that set a string, and each string as a body."""
+        """The `trap` commands that set an action, each with the action's string as a body."""
         traps = []
         for command in self.commands:
             words = command.trap_words
             if words and words[0].text not in ("-", "''", '""'):
                 signals = tuple((word.value or word.text).upper().removeprefix("SIG") for word in words[1:])
-                traps.append((command, string_body(self, words[0], context=Context(trap=signals))))
+                context = Context(trap_signals=signals)
+                traps.append((command, string_body(self, words[0], context=context)))
         return tuple(traps)
 
     @cached_property
-    def functions(self) -> dict[int, str]:
-        """The name of the function that holds a command, by the numbers of the command's lines."""
+    def function_by_line(self) -> dict[int, str]:
+        """The name of the function around each line with a command, by the number of the line.
+
+        Lines outside of functions are missing.
+        """
         functions: dict[int, str] = {}
         for command in self.commands:
             if command.context.function:
@@ -130,55 +138,57 @@ class Body:
         return functions
 
     @cached_property
-    def settings(self) -> tuple[ShellOption, ...]:
-        """The options that the script sets for its shell, in the order of the text."""
-        settings = [*_options(self.flags.split(), 1, TOP)]
+    def shell_options(self) -> tuple[ShellOption, ...]:
+        """Each place where the script turns an option of its shell on or off, in the order of the text."""
+        options = [*_shell_options(self.flags.split(), 1, TOP_LEVEL)]
         for command in self.commands:
             if command.name == "set":
-                settings += _options(command.arguments, command.line, command.context)
-        return tuple(settings)
+                options += _shell_options(command.arguments, command.line, command.context)
+        return tuple(options)
 
-    def option_at(self, name: str, line: int) -> bool:
+    def is_option_on(self, name: str, line: int) -> bool:
         """Return whether an option such as "pipefail" is on at the start of a line.
 
-        The options that subshells, branches and other functions set are ignored.
+        A `set` in a subshell, a branch or another function is ignored.
         """
-        is_on, function = False, self.functions.get(line, "")
-        for setting in self.settings:
-            context = setting.context
+        is_on, function = False, self.function_by_line.get(line, "")
+        for option in self.shell_options:
+            context = option.context
             if context.function == function:
                 context = context._replace(function="")  # within the function, its own options count
-            if setting.name == name and setting.line < line and context.top:
-                is_on = setting.on
+            if option.name == name and option.line < line and context.is_top_level:
+                is_on = option.is_on
         return is_on
 
     def value(self, word: Word) -> str | None:
         """Return the string that a word stands for; None if the string depends on an unknown value."""
-        literal = word.value
+        literal = word.value  # without expansions
         return self.resolve(word).value if literal is None else literal
 
     def expand(self, word: Word) -> tuple[Word, ...]:
-        """Return the words that a word expands to, such as the elements of "${array[@]}".
+        """Return the words that bash makes of a word, such as the elements of "${array[@]}".
 
         An expansion with an unknown value stays as it is.
         """
         return self._variables.expand(word)
 
     def resolve(self, word: Word) -> Word:
-        """Return the word with the known values of variables in place of their expansions."""
+        """Return a single word, with the known values of variables in place of their expansions."""
         return self._variables.resolve(word)
 
     def text_of(self, word: Word) -> str:
-        """Return the string that a word stands for; expansions with unknown values stay as written."""
-        literal = word.value
+        """Return the string that a word stands for. Expansions with unknown values stay as written."""
+        literal = word.value  # without expansions
         return "".join(piece.text for piece in self.resolve(word).pieces) if literal is None else literal
 
 
 def _cut_at_exit(walked: Walk) -> Walk:
-    """Return the walk without the commands, assignments and loops after an unconditional exit or exec."""
+    """Return the walk without the commands, assignments and loops after an exit or exec that always runs."""
     for command in walked.commands:
-        leaves = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
-        if leaves and command.context.top and not command.background and command.pipe is None:
+        # `exec` without a program only redirects the output of the script.
+        leaves_shell = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
+        is_certain = command.context.is_top_level and not command.in_background and command.pipe is None
+        if leaves_shell and is_certain:
             end = command.end
             command.ends_script = True
             walked.commands = [other for other in walked.commands if other.at < end]
@@ -190,16 +200,18 @@ def _cut_at_exit(walked: Walk) -> Walk:
 
 
 def read_body(text: str) -> Body:
-    """Read a whole script as bash does, without running the script; bytes outside UTF-8 are surrogates."""
+    """Return the body of a whole script. In `text`, bytes outside UTF-8 are surrogates."""
     language, flags = _language(text)
     source = ShellText(text if language in SHELLS else "")
-    return Body(source, language, TOP, flags)
+    return Body(source, language, TOP_LEVEL, flags)
 
 
 @lru_cache(maxsize=64)  # the rules of a script look into the same strings again and again
-def _read_string(text: str, origin: tuple[int, int], context: Context, *, fixed: bool) -> Body:
-    """Read a string that a script gives a shell; `origin` and `fixed` are as in ShellText."""
-    return Body(ShellText(text, origin, fixed=fixed), "bash", context, "")
+def _read_string(
+    text: str, origin: tuple[int, int], context: Context, *, has_one_position: bool = False
+) -> Body:
+    """Return the body of a string that a shell runs; `origin` and `has_one_position` are as in ShellText."""
+    return Body(ShellText(text, origin, has_one_position=has_one_position), "bash", context, "")
 
 
 def _language(text: str) -> tuple[str, str]:
@@ -214,44 +226,49 @@ def _language(text: str) -> tuple[str, str]:
     return words[0].rpartition("/")[2], " ".join(words[1:])
 
 
-# In arithmetic, a name is a variable without a $ (group 1).
-_ARITHMETIC = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
+# A part of arithmetic such as $((N + ${M} + 0x1F)). Group 1 is a variable without a $, such as N.
+_ARITHMETIC_PART = re.compile(r"\$\{[^}]*\}|\$\w+|\b0[xX]\w+|([A-Za-z_]\w*)")
 _VARIABLE = re.compile(r"\$([A-Za-z_]\w*|[\d@*#?!$-])")
 
 
-def _uses(source: ShellText) -> Iterator[VariableUse]:
-    """Yield each expansion of a variable, also in arithmetic."""
+def _variable_uses(source: ShellText) -> Iterator[VariableUse]:
+    """Yield each expansion of a variable, and each variable without a $ in arithmetic."""
     text = source.text
     for node in source.nodes:
         if node.kind == "expansion":
-            piece = read_expansion(text[node.start : node.end], node.start, quoted=False)
+            piece = read_expansion(text[node.start : node.end], node.start, is_quoted=False)
             yield VariableUse(piece.name, piece.operator, node.start, node.end, source)
-        elif node.kind in ("simple_expansion", "$"):  # "$" is $B of $A/$B/$C
+        elif node.kind in ("simple_expansion", "$"):  # for $B in $A/$B/$C, the grammar has only a node "$"
             if name := _VARIABLE.match(text, node.start):
                 yield VariableUse(name[1], "", *name.span(), source)
         elif node.kind == "arithmetic_expansion" or (
             node.kind == "compound_statement" and text.startswith("((", node.start)
         ):
-            for name in _ARITHMETIC.finditer(text, node.start, node.end):
-                if name[1]:  # without a $
-                    yield VariableUse(name[1], "", *name.span(), source)
+            for part in _ARITHMETIC_PART.finditer(text, node.start, node.end):
+                if part[1]:  # others have nodes of their own
+                    yield VariableUse(part[1], "", *part.span(), source)
 
 
 def string_body(body: Body, word: Word, *, context: Context | None = None) -> Body:
-    """Return the body of a string, such as the string of a trap or of bash -c.
+    """Return the body of a string that a word holds, such as the string of a trap or of bash -c.
 
-    If the script holds the string unchanged, positions in the body are positions in the script. Otherwise,
-    each position is the place of the word.
+    If the word shows the string unchanged, as in '...', each command of the string has its own position in
+    the script. Otherwise, all have the position of the word. Without `context`, the commands of the string
+    are at its top level.
     """
     text = body.text_of(word)
-    at = word.at + 1
-    is_literal = len(word.pieces) == 1 and word.quoted and word.source.text[at : word.end - 1] == text
-    line, column = word.source.position(at if is_literal else word.at)
-    return _read_string(text, (line, column), context or TOP, fixed=not is_literal)
+    at = word.at + 1  # after the quote
+    is_literal = len(word.pieces) == 1 and word.is_quoted and word.source.text[at : word.end - 1] == text
+    origin = word.source.position(at if is_literal else word.at)
+    return _read_string(text, origin, context or TOP_LEVEL, has_one_position=not is_literal)
 
 
 def input_body(command: Command) -> Body | None:
-    """Return the body of a command's here-document; None without a here-document, or if bash expands it."""
+    """Return the body of the here-document that a shell reads, such as that of bash <<'END'.
+
+    The result is None without a here-document. It is also None if this shell changes the text before the
+    command reads it, because the text has expansions and the delimiter no quotes.
+    """
     delimiters = [redirect.target for redirect in command.redirects if redirect.operator in ("<<", "<<-")]
     delimiter = delimiters[0] if len(delimiters) == 1 else None
     if delimiter is None or delimiter.value is None:
@@ -262,16 +279,20 @@ def input_body(command: Command) -> Body | None:
     if end is None:
         return None
     inner = text[at : end.start()]
-    if not delimiter.quoted and "\\" not in delimiter.text and re.search(r"[$`\\]", inner):
+    if not delimiter.is_quoted and "\\" not in delimiter.text and re.search(r"[$`\\]", inner):
         return None
-    return _read_string(inner, command.source.position(at), TOP, fixed=False)
+    return _read_string(inner, command.source.position(at), TOP_LEVEL)
 
 
-_LETTERS = {"a": "allexport", "e": "errexit", "u": "nounset"}  # letters of options that rules look at
+# The letter of an option of `set` -> its long name, for the options that rules ask about.
+_OPTION_BY_LETTER = {"a": "allexport", "e": "errexit", "u": "nounset"}
 
 
-def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:
-    """Yield the options that the words of a `set` turn on or off. Source: bash(1), SHELL BUILTIN COMMANDS."""
+def _shell_options(words: list[str], line: int, context: Context) -> Iterator[ShellOption]:
+    """Yield the options that the words after `set` turn on or off, such as -eu and +o pipefail.
+
+    Source: bash(1), SHELL BUILTIN COMMANDS.
+    """
     at = 0
     while at < len(words):
         word = words[at]
@@ -282,5 +303,5 @@ def _options(words: list[str], line: int, context: Context) -> Iterator[ShellOpt
             if letter == "o" and at < len(words):
                 yield ShellOption(words[at], word[0] == "-", line, context)
                 at += 1
-            elif letter in _LETTERS:
-                yield ShellOption(_LETTERS[letter], word[0] == "-", line, context)
+            elif letter in _OPTION_BY_LETTER:
+                yield ShellOption(_OPTION_BY_LETTER[letter], word[0] == "-", line, context)

@@ -1,4 +1,7 @@
-"""The text of a script: its syntax tree, and the line and column of an offset."""
+"""The text of a script: its syntax tree, and the positions of its characters in the file.
+
+The classes of commands, words and assignments derive from `TextRange`, which knows their lines and columns.
+"""
 
 import re
 from bisect import bisect_right
@@ -7,36 +10,44 @@ from typing import NamedTuple
 from sbatchgen.base.frozen import cached_property
 from sbatchgen.check.bash.grammar import EXPANSIONS, Node, parse
 
-_SPANS = EXPANSIONS - {"simple_expansion"} | {"array"}
+# Kinds of nodes that the reader of words takes as one piece: $( ), ${NAME} and NAME=( ). The reader finds the
+# end of a plain $NAME itself.
+_PIECE_KINDS = EXPANSIONS - {"simple_expansion"} | {"array"}
 
 
 class Fault(NamedTuple):
-    """An error of the grammar, and the line where the unread text starts."""
+    """A place where the grammar does not understand the text as bash."""
 
-    text: str
-    line: int
+    message: str  # such as "not understood as bash"
+    line: int  # the line of the script, from 1
 
 
 class ShellText:
-    """The text of a script, or of a string in a script; offsets count characters from 0.
+    """The text of a script, or of a string in a script, such as the string of bash -c.
 
-    `origin` is the line and the column of the text in the script that holds it.
+    An offset counts the characters of this text from 0. A position is a line and a column of the script that
+    holds the text, both from 1.
     """
 
-    def __init__(self, text: str, origin: tuple[int, int] = (1, 1), *, fixed: bool = False) -> None:
+    def __init__(
+        self, text: str, origin: tuple[int, int] = (1, 1), *, has_one_position: bool = False
+    ) -> None:
+        # A carriage return at the end of a line becomes a blank, which bash skips. All offsets stay the same.
         if "\r" in text:
             text = text.replace("\\\r\n", " \\\n").replace("\r\n", " \n")
-        self.text = text  # with a blank for each carriage return at the end of a line
-        self._origin = origin
-        self.fixed = fixed  # whether all offsets have the position `origin`, as in the value of a variable
+        self.text = text
+        self._origin = origin  # the position of the first character
+        # Whether all offsets have the position `origin`. The value of a variable is an example: its text is
+        # not at the place where the script uses the variable.
+        self.has_one_position = has_one_position
 
     @cached_property
     def _line_starts(self) -> list[int]:
         return [0, *map(re.Match.end, re.finditer("\n", self.text))]
 
     def position(self, at: int) -> tuple[int, int]:
-        """Return the line and the column of an offset, both from 1, in the script that holds this text."""
-        if self.fixed:
+        """Return the line and the column of an offset in the script that holds this text."""
+        if self.has_one_position:
             return self._origin
         first_line, first_column = self._origin
         line = bisect_right(self._line_starts, at)
@@ -46,8 +57,9 @@ class ShellText:
     @cached_property
     def _parsed(self) -> tuple[list[Node], tuple[Fault, ...], int]:
         tree = parse(self.text)
-        unread = self.position(tree.end)[0] if tree.end >= 0 else 0
-        return tree.nodes, tuple(Fault(what, self.position(at)[0]) for what, at in tree.faults), unread
+        first_unread_line = self.position(tree.end)[0] if tree.end >= 0 else 0
+        faults = tuple(Fault(message, self.position(at)[0]) for message, at in tree.faults)
+        return tree.nodes, faults, first_unread_line
 
     @property
     def nodes(self) -> list[Node]:
@@ -56,22 +68,22 @@ class ShellText:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """The errors of the grammar."""
+        """The places that the grammar does not understand."""
         return self._parsed[1]
 
     @property
-    def unread(self) -> int:
-        """The first unread line of a text that is too long or takes too much time; 0 if all were read."""
+    def first_unread_line(self) -> int:
+        """The line from which on the text is not parsed, as that would take too long; 0 if all is parsed."""
         return self._parsed[2]
 
     @cached_property
-    def spans(self) -> dict[int, int]:
-        """The end of each expansion and of each array, by its start."""
-        return {node.start: node.end for node in self.nodes if node.kind in _SPANS}
+    def end_by_start(self) -> dict[int, int]:
+        """The offset where each expansion and each array ends, by the offset where it starts."""
+        return {node.start: node.end for node in self.nodes if node.kind in _PIECE_KINDS}
 
 
-class Placed:
-    """Anything with a position in a script: `at` and `end` are offsets from 0, lines count from 1."""
+class TextRange:
+    """A part of a `ShellText`, from the offset `at` to the offset `end`, with its position in the script."""
 
     __slots__ = ()
     source: ShellText

@@ -1,9 +1,9 @@
-"""The values of variables at their uses, if the text shows them: literal assignments, and arrays.
+"""The values that variables have at each place of a script, as far as its text shows them.
 
-An assignment is certain if the script's own shell always makes it. The value at a use is known if no
-uncertain assignment follows the last certain assignment before the use. A loop runs its text again, so a
-later assignment in the same loop also hides the value. In a function, the value is known only if the whole
-script has a single assignment.
+An assignment is certain if the script's own shell always makes it. The value at a place is known if no
+uncertain assignment follows the last certain assignment before the place. A loop runs its text again, so a
+later assignment in the same loop also makes the value unknown. In a function, the value is known only if the
+whole script has a single assignment of the variable.
 """
 
 import re
@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import chain
 
 from sbatchgen.check.bash.statement import DECLARATIONS, Assignment, Command, Context, VariableUse
-from sbatchgen.check.bash.text import Placed
+from sbatchgen.check.bash.text import TextRange
 from sbatchgen.check.bash.walk import Walk
 from sbatchgen.check.bash.word import Piece, Word, split_at_blanks
 
-DEPTH_MAX = 20  # variables in the values of variables
+DEPTH_MAX = 20  # variables in the values of variables, one within the other
 WORDS_MAX = 10_000  # words that a word may expand to
 PIECES_MAX = 500  # pieces that a word may expand to
 
@@ -27,10 +27,12 @@ _DESCRIPTOR = re.compile(r"(?<![$\w])\{([A-Za-z_]\w*)\}(?=[<>])")  # the variabl
 _ARITHMETIC_ASSIGNMENT = re.compile(
     r"(?<![\w$])([A-Za-z_]\w*)[ \t]*(?:\+\+|--|[-+*/%&|^]?=(?!=)|<<=|>>=)|(?:\+\+|--)([A-Za-z_]\w*)"
 )
-_KEEPING_OPERATORS = ("", ":-", "-", ":?", "?")  # operators that give the value of a set variable as it is
-_SPLIT_KINDS = ("variable", "command", "arithmetic")  # kinds of pieces that bash splits without quotes
+# Operators of ${NAME...} that leave the value of a set variable as it is, such as the :- of ${NAME:-x}.
+_KEEPING_OPERATORS = ("", ":-", "-", ":?", "?")
+# Kinds of pieces that bash splits at blanks if they are not in quotes.
+_SPLIT_KINDS = ("variable", "command", "arithmetic")
 LOCAL = frozenset(("local", "declare", "typeset"))  # commands that make variables of a function
-# Commands whose arguments name variables.
+# Commands that set or unset the variables that their arguments name, without NAME=VALUE.
 READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", "printf"))
 
 
@@ -39,19 +41,20 @@ class Variables:
 
     def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
         self._source = walk.source
-        self._functions = _Spans((node.start, node.end) for node in walk.functions)
-        self._loops = _Spans((loop.start, loop.end) for loop, _ in walk.loops)
-        # Each time that a variable gets or loses a value, in the order of the text.
-        self.sets = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
-        self._resolved: dict[int, tuple[Word, Word]] = {}  # the id of a word -> the word, and its expansion
+        self._functions = _OutermostSpans((node.start, node.end) for node in walk.functions)
+        self._loops = _OutermostSpans((loop.start, loop.end) for loop, _ in walk.loops)
+        # Each place where a variable gets or loses a value, in the order of the text.
+        self.assignments = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
+        # The id of a word -> the word, kept so that no other word gets its id, and the resolved word.
+        self._resolved: dict[int, tuple[Word, Word]] = {}
         by_name: dict[str, list[Assignment]] = {}
-        for assignment in self.sets:
-            if not assignment.prefix:
+        for assignment in self.assignments:
+            if not assignment.is_prefix:
                 by_name.setdefault(assignment.name, []).append(assignment)
-        self._by_name = {name: _History(assignments) for name, assignments in by_name.items()}
+        self._history_of = {name: _History(assignments) for name, assignments in by_name.items()}
 
     def resolve(self, word: Word) -> Word:
-        """Return the word with the known values of variables in place of their expansions."""
+        """Return a single word, with the known values of variables in place of their expansions."""
         if word.value is not None:
             return word
         if id(word) not in self._resolved:
@@ -60,21 +63,24 @@ class Variables:
         return self._resolved[id(word)][1]
 
     def expand(self, word: Word) -> tuple[Word, ...]:
-        """Return the words that a word expands to; expansions with unknown values stay."""
+        """Return the words that bash makes of a word: several for "${ARRAY[@]}" and for an unquoted $NAME.
+
+        An expansion with an unknown value stays as it is.
+        """
         return tuple(self._expand(word, DEPTH_MAX, [WORDS_MAX]))
 
     def _expand(self, word: Word, depth: int, budget: list[int]) -> Iterator[Word]:
-        """Yield the words that a word expands to.
+        """Yield the words that bash makes of a word.
 
-        `depth` is how many variables in values may follow. `budget` holds how many words all calls may still
-        expand.
+        A value may hold expansions again: `depth` is how many such levels may follow. `budget` has one item,
+        the number of words that all calls together may still expand.
         """
         piece = word.only_piece
         budget[0] -= 1
-        parts: Sequence[Word] | None = None
+        parts: Sequence[Word] | None = None  # the words of the value; None if the value is not known
         if word.source is self._source and piece and piece.kind == "variable" and depth and budget[0] >= 0:
-            is_list = piece.subscript == "@" or (piece.subscript == "*" and not piece.quoted)
-            is_split = not piece.quoted and not piece.subscript
+            is_list = piece.subscript == "@" or (piece.subscript == "*" and not piece.is_quoted)
+            is_split = not piece.is_quoted and not piece.subscript
             if is_list and not piece.operator:
                 parts = self._items_at(piece.name, piece.at)
             elif is_split and not piece.operator and (value := self._value_at(piece.name, piece.at)):
@@ -83,12 +89,14 @@ class Variables:
             yield word
             return
         for part in parts:
-            yield from self._expand(part if piece and piece.quoted else _split_again(part), depth - 1, budget)
+            inner = part if piece and piece.is_quoted else _without_quotes(part)
+            yield from self._expand(inner, depth - 1, budget)
 
     def _resolve(self, word: Word, depth: int, budget: list[int]) -> tuple[Piece, ...]:
         """Return the pieces of a word, with the pieces of known values in place of expansions.
 
-        `depth` and `budget` are as in `_expand`, with pieces in place of words.
+        `depth` is as in `_expand`. `budget` has one item, the number of pieces that all calls together may
+        still resolve.
         """
         if word.source is not self._source or word.value is not None:
             return word.pieces
@@ -107,41 +115,45 @@ class Variables:
 
     def _value_at(self, name: str, at: int) -> Word | None:
         """Return the value of a variable at an offset; None if the value is not known."""
-        last, later = self._last_certain(name, at)
-        if last is None or next(later, None) is not None:
+        last_certain, uncertain = self._last_assignments(name, at)
+        if last_certain is None or next(uncertain, None) is not None:
             return None
-        if last.items is not None:
-            return last.items[0] if last.items else None
-        return last.word
+        if last_certain.items is not None:  # $ARRAY is the first element
+            return last_certain.items[0] if last_certain.items else None
+        return last_certain.word
 
     def _items_at(self, name: str, at: int) -> tuple[Word, ...] | None:
-        """Return the elements of an array at an offset, even if a branch appends them; None if unknown."""
-        last, later = self._last_certain(name, at)
-        if last is None or last.items is None:
+        """Return the elements of an array at an offset; None if they are not known.
+
+        Elements that the script appends in a branch are in the result, because a command may get them.
+        """
+        last_certain, uncertain = self._last_assignments(name, at)
+        if last_certain is None or last_certain.items is None:
             return None
-        items = [*last.items]
-        for assignment in later:
-            if not assignment.append or not assignment.items:
+        items = [*last_certain.items]
+        for assignment in uncertain:
+            if not assignment.is_append or not assignment.items:
                 return None
             items += assignment.items
         return tuple(items)
 
-    def _last_certain(self, name: str, at: int) -> tuple[Assignment | None, Iterator[Assignment]]:
-        """Return the last certain assignment before an offset, and uncertain ones that may follow it."""
-        history = self._by_name.get(name)
+    def _last_assignments(self, name: str, at: int) -> tuple[Assignment | None, Iterator[Assignment]]:
+        """Return the last certain assignment before an offset, and the uncertain ones that may follow it."""
+        history = self._history_of.get(name)
         if history is None:
             return None, iter(())
-        if self._functions.end_around(at):
-            return history.only, iter(())
+        if self._functions.end_around(at):  # it is not known when a function runs
+            return history.only_assignment, iter(())
         count = bisect_right(history.certain_ends, at)  # the number of certain assignments before the offset
         next_index = history.certain_indices[count - 1] + 1 if count else 0  # after the last of them
-        last = history.by_shell[next_index - 1] if count else None
+        last_certain = history.by_own_shell[next_index - 1] if count else None
         in_next_round = history.in_rest_of_loop(at, self._loops.end_around(at))
-        return last, chain(history.ended_before(at, next_index), in_next_round, history.by_functions)
+        uncertain = chain(history.ended_before(at, next_index), in_next_round, history.by_functions)
+        return last_certain, uncertain
 
 
-class _Spans:
-    """The outermost parts of one kind in a text, such as loops."""
+class _OutermostSpans:
+    """The spans of a text that are in no other span of the same kind, such as the outermost loops."""
 
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         self._starts: list[int] = []
@@ -152,43 +164,48 @@ class _Spans:
                 self._ends.append(end)
 
     def end_around(self, at: int) -> int:
-        """Return the end of the part around an offset; 0 outside of all parts."""
+        """Return the offset where the span around an offset ends; 0 outside of all spans."""
         index = bisect_right(self._starts, at)
         return self._ends[index - 1] if index and at < self._ends[index - 1] else 0
 
 
 class _History:
-    """The assignments of a variable in the order of the text. A use of the variable looks at few of them."""
+    """All assignments of one variable, in lists where the few that matter at an offset are quick to find.
+
+    A script may have thousands of assignments and uses of a variable. A search through all assignments for
+    each use would be slow.
+    """
 
     def __init__(self, assignments: list[Assignment]) -> None:
-        is_only = len(assignments) == 1 and assignments[0].context.top
-        # The only assignment, if the script's own shell always makes it; else None.
-        self.only = assignments[0] if is_only else None
-        functions = (assignment for assignment in assignments if assignment.context.function)
-        # The assignments in functions that outlive a call of the function.
-        self.by_functions = [assignment for assignment in functions if assignment.setter not in LOCAL]
-        self._outside = [assignment for assignment in assignments if not assignment.context.function]
-        self._starts = [assignment.at for assignment in self._outside]
-        # The assignments that the script's own shell makes, perhaps not always.
-        self.by_shell = [assignment for assignment in self._outside if _is_of_own_shell(assignment)]
-        # The indices of the certain assignments in `by_shell`, and the offsets where they end.
+        is_only = len(assignments) == 1 and assignments[0].context.is_top_level
+        # The variable's only assignment, if the script's own shell always makes it; else None.
+        self.only_assignment = assignments[0] if is_only else None
+        in_functions = (assignment for assignment in assignments if assignment.context.function)
+        # The assignments in functions whose values stay when the function returns.
+        self.by_functions = [assignment for assignment in in_functions if assignment.setter not in LOCAL]
+        outside_functions = [assignment for assignment in assignments if not assignment.context.function]
+        self._outside_functions = outside_functions
+        self._starts = [assignment.at for assignment in outside_functions]
+        # The assignments outside of functions that the script's own shell makes, perhaps not always.
+        self.by_own_shell = [assignment for assignment in outside_functions if _is_of_own_shell(assignment)]
+        # The indices of the certain assignments in `by_own_shell`, and the offsets where they end.
         self.certain_indices = [
-            index for index, assignment in enumerate(self.by_shell) if _is_certain(assignment)
+            index for index, assignment in enumerate(self.by_own_shell) if _is_certain(assignment)
         ]
-        self.certain_ends = [self.by_shell[index].end for index in self.certain_indices]
+        self.certain_ends = [self.by_own_shell[index].end for index in self.certain_indices]
 
     def ended_before(self, at: int, index: int) -> Iterator[Assignment]:
-        """Yield the assignments of `by_shell`, from an index on, that end before an offset."""
-        while index < len(self.by_shell) and self.by_shell[index].at <= at:
-            if self.by_shell[index].end <= at:
-                yield self.by_shell[index]
+        """Yield the assignments of `by_own_shell`, from an index on, that end before an offset."""
+        while index < len(self.by_own_shell) and self.by_own_shell[index].at <= at:
+            if self.by_own_shell[index].end <= at:
+                yield self.by_own_shell[index]
             index += 1
 
     def in_rest_of_loop(self, at: int, end: int) -> Iterator[Assignment]:
         """Yield the assignments between an offset and the end of its loop, which the next round sees."""
         index = bisect_left(self._starts, at)
-        while index < len(self._outside) and self._starts[index] < end:
-            assignment = self._outside[index]
+        while index < len(self._outside_functions) and self._starts[index] < end:
+            assignment = self._outside_functions[index]
             if assignment.end > at or not _is_of_own_shell(assignment):
                 yield assignment
             index += 1
@@ -196,20 +213,20 @@ class _History:
 
 def _is_of_own_shell(assignment: Assignment) -> bool:
     """Return whether the script's own shell makes an assignment, not a subshell."""
-    return not (assignment.context.subshell or assignment.context.substitution)
+    return not (assignment.context.in_subshell or assignment.context.in_substitution)
 
 
 def _is_certain(assignment: Assignment) -> bool:
     """Return whether the script's own shell always makes an assignment that replaces the whole value."""
-    return assignment.context.top and not assignment.append and not assignment.subscript
+    return assignment.context.is_top_level and not assignment.is_append and not assignment.subscript
 
 
 def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
-    """Yield each time that a variable gets or loses a value."""
+    """Yield each place where a variable gets or loses a value, in any order."""
     source = walk.source
     yield from walk.assignments
     for loop, context in walk.loops:
-        place = Word((), loop.start, loop.start, source)  # an empty word, for its position
+        place = Word((), loop.start, loop.start, source)  # an empty word that stands for the loop's start
         if loop.kind == "for_statement":
             name = loop.children[0]
             yield _unknown_value(source.text[name.start : name.end], "for", context, place)
@@ -228,22 +245,24 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
             yield from _reader_assignments(command) if command.name in READERS else ()
     for match in _DESCRIPTOR.finditer(source.text):
         yield _unknown_value(
-            match[1], "exec", Context(branch=True), Word((), match.start(), match.end(), source)
+            match[1], "exec", Context(in_branch=True), Word((), match.start(), match.end(), source)
         )
     for use in uses:
         if use.operator in (":=", "="):
-            yield _unknown_value(use.name, f"${{{use.operator}}}", Context(branch=True), use)
+            yield _unknown_value(use.name, f"${{{use.operator}}}", Context(in_branch=True), use)
 
 
-def _unknown_value(name: str, setter: str, context: Context, place: Placed) -> Assignment:
-    """Return an assignment of a value that the text does not show."""
+def _unknown_value(name: str, setter: str, context: Context, place: TextRange) -> Assignment:
+    """Return an assignment at the start of `place`, of a value that the text does not show."""
     return Assignment(
         name=name, setter=setter, context=context, at=place.at, end=place.at, source=place.source
     )
 
 
-def _arithmetic_assignments(text: str, setter: str, context: Context, place: Placed) -> Iterator[Assignment]:
-    """Yield the assignments in arithmetic, such as i++."""
+def _arithmetic_assignments(
+    text: str, setter: str, context: Context, place: TextRange
+) -> Iterator[Assignment]:
+    """Yield the assignments in a text of arithmetic, such as i++."""
     for match in _ARITHMETIC_ASSIGNMENT.finditer(text):
         yield _unknown_value(match[1] or match[2], setter, context, place)
 
@@ -251,25 +270,25 @@ def _arithmetic_assignments(text: str, setter: str, context: Context, place: Pla
 def _declared_assignments(command: Command) -> Iterator[Assignment]:
     """Yield the assignments of export, declare, local, readonly and typeset.
 
-    A name without a value is an assignment only if the command exports the variable.
+    A name without a value, as in `export NAME`, is an assignment only if the command exports the variable.
     """
     flags = "".join(word.text[1:] for word in command.words[1:] if word.text.startswith("-"))
-    exported = "x" in flags if command.name in ("declare", "typeset") else command.name == "export"
+    exports = "x" in flags if command.name in ("declare", "typeset") else command.name == "export"
     if command.name == "export" and ("f" in flags or "n" in flags):
-        return
+        return  # -f exports functions, and -n ends the export of a variable
     for assignment in command.assignments:
-        is_complete = assignment.prefix or assignment.exported == exported
-        yield assignment if is_complete else replace(assignment, exported=exported)
-    for word in command.words[1:] if exported else ():
+        is_correct = assignment.is_prefix or assignment.is_exported == exports
+        yield assignment if is_correct else replace(assignment, is_exported=exports)
+    for word in command.words[1:] if exports else ():
         if _NAME.fullmatch(word.text):
-            # An append of nothing: the variable keeps the value that it has.
+            # `export NAME` keeps the value that the variable has, as if the script appended nothing to it.
             no_value = _unknown_value(word.text, command.name, command.context, word)
-            yield replace(no_value, exported=True, append=True, items=())
+            yield replace(no_value, is_exported=True, is_append=True, items=())
 
 
 def _reader_assignments(command: Command) -> Iterator[Assignment]:
-    """Yield the assignments of read, mapfile, getopts, let, printf -v and unset."""
-    words = command.words[1:]
+    """Yield the assignments of `READERS`: read, mapfile, getopts, let, printf -v and unset."""
+    words = command.words[1:]  # those that may be names of variables
     if command.name == "let":
         for word in words:
             yield from _arithmetic_assignments(word.value or word.text, "let", command.context, command)
@@ -283,12 +302,15 @@ def _reader_assignments(command: Command) -> Iterator[Assignment]:
             yield _unknown_value(word.text, command.name, command.context, word)
 
 
-def _split_again(word: Word) -> Word:
-    """Return a word of an unquoted variable's value with its expansions unquoted.
+def _without_quotes(word: Word) -> Word:
+    """Return a word of a variable's value, with its expansions unquoted.
 
-    The quotes in the assignment do not count any more: bash also splits the values of these expansions.
+    After A="$B", an unquoted $A also splits the value of $B at blanks. The quotes around $B kept the value
+    whole only in the assignment.
     """
-    if not any(piece.quoted and piece.kind in _SPLIT_KINDS for piece in word.pieces):
+    if not any(piece.is_quoted and piece.kind in _SPLIT_KINDS for piece in word.pieces):
         return word
-    pieces = (piece._replace(quoted=False) if piece.kind in _SPLIT_KINDS else piece for piece in word.pieces)
+    pieces = (
+        piece._replace(is_quoted=False) if piece.kind in _SPLIT_KINDS else piece for piece in word.pieces
+    )
     return replace(word, pieces=tuple(pieces))

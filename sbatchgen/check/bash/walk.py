@@ -1,4 +1,7 @@
-"""The commands of a syntax tree with their contexts, found in one pass over the tree."""
+"""The walk over a syntax tree that finds the commands, and the constructs around each of them.
+
+`body` calls `walk` once for each text. Some methods correct what the grammar reads differently from bash.
+"""
 
 import re
 import sys
@@ -18,173 +21,182 @@ from sbatchgen.check.bash.statement import (
     read_assignment,
 )
 from sbatchgen.check.bash.text import ShellText
-from sbatchgen.check.bash.word import ASSIGNED
+from sbatchgen.check.bash.word import ASSIGNMENT_START
 
 
 @dataclass
 class Walk:
-    """The commands, assignments, loops and functions of a text, in the order of the text."""
+    """The commands, assignments, loops and functions of a text, each in the order of the text."""
 
     source: ShellText
     commands: list[Command] = field(default_factory=list)
-    assignments: list[Assignment] = field(default_factory=list)  # the assignments outside of commands
-    loops: list[tuple[Node, Context]] = field(default_factory=list)  # the loops, each with its context
-    functions: list[Node] = field(default_factory=list)
-    end: int = sys.maxsize  # the offset after an unconditional exit; without one, beyond any text
+    assignments: list[Assignment] = field(default_factory=list)  # NAME=VALUE without a command
+    loops: list[tuple[Node, Context]] = field(default_factory=list)  # each loop, and the constructs around it
+    functions: list[Node] = field(default_factory=list)  # the definitions of functions
+    # The offset after an exit that always runs, where the script ends. `body` sets it. Without such an exit,
+    # it is beyond any text.
+    end: int = sys.maxsize
 
 
 class _Place(NamedTuple):
-    """The place of a node in the tree."""
+    """The surroundings of a node in the tree."""
 
-    parent: str  # the kind of the parent; "" at the top of a text, a function or a substitution
+    parent: str  # the kind of the parent node; "" at the top of a text, a function or a substitution
     context: Context  # the constructs around the node
-    pipe: Pipe | None = None  # the pipeline around the node
-    stage: int = 0  # the number of the node's stage in the pipeline
+    pipe: Pipe | None = None  # the pipeline around the node; None without a pipeline
+    stage: int = 0  # the index of the node's stage in the pipeline
 
 
-_BACKGROUND = re.compile(r"[ \t]*&(?![&>])")  # the text after a command in the background
-# The head of a function, up to its name.
-_FUNCTION = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
-# Kinds of nodes: commands, loops, other constructs with commands inside, and nodes around other statements.
+_BACKGROUND_SIGN = re.compile(r"[ \t]*&(?![&>])")  # the & after a command, which is not && or &>
+# The head of a function, up to its name (group 1): `function NAME` or `NAME()`.
+_FUNCTION_HEAD = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
+# The sets below are kinds of nodes in the syntax tree.
 _SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
-_WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))
+_WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))  # around statements
 _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
-# Nodes whose own reader also reads the assignments among their children.
-_ASSIGNMENT_HOLDERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
+# Nodes whose assignments the walk does not record, as `Command` or `variables` reads them.
+_ASSIGNMENT_READERS = frozenset(("command", "declaration_command", "c_style_for_statement"))
 _SUBSTITUTIONS = frozenset(("command_substitution", "process_substitution"))
-# Kinds of nodes for words and parts of words.
-_WORD_KINDS = frozenset(("command_name", "string", "concatenation", "expansion"))
+_WORD_KINDS = frozenset(("command_name", "string", "concatenation", "expansion"))  # words and parts of words
 _SUBSTITUTION_START = re.compile(r"\$\(|`|[<>]\(")
-# Nodes that `record` looks at.
-_RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}
-_FOR_CONTEXT = {"loop": True, "branch": True, "condition": False}
-_SUBSTITUTION_CONTEXT = {"substitution": True, "condition": False, "background": False}
-# A kind of node -> the changes of the context for the commands inside.
-_CONTEXTS: dict[str, dict[str, Any]] = {
-    "subshell": {"subshell": True},
+_RECORDED = _STATEMENTS | _SUBSTITUTIONS | {"function_definition"}  # nodes that `record` looks at
+_FOR_CONTEXT = {"in_loop": True, "in_branch": True, "is_tested": False}
+_SUBSTITUTION_CONTEXT = {"in_substitution": True, "is_tested": False, "in_background": False}
+# A kind of node -> how the context of the commands in such a node differs from the context of the node.
+_CONTEXT_CHANGES: dict[str, dict[str, Any]] = {
+    "subshell": {"in_subshell": True},
     "command_substitution": _SUBSTITUTION_CONTEXT,
     "process_substitution": _SUBSTITUTION_CONTEXT,
-    "while_statement": {"loop": True, "branch": True, "condition": True},
+    "while_statement": {"in_loop": True, "in_branch": True, "is_tested": True},
     "for_statement": _FOR_CONTEXT,
     "c_style_for_statement": _FOR_CONTEXT,
-    "do_group": {"condition": False},
-    "if_statement": {"condition": True},
-    "elif_clause": {"branch": True, "condition": True},
-    "case_statement": {"branch": True},
-    "negated_command": {"condition": True},
-    "list": {"condition": True},
+    "do_group": {"is_tested": False},
+    "if_statement": {"is_tested": True},
+    "elif_clause": {"in_branch": True, "is_tested": True},
+    "case_statement": {"in_branch": True},
+    "negated_command": {"is_tested": True},
+    "list": {"is_tested": True},
 }
 
 
 @lru_cache(maxsize=256)
 def _inner_context(kind: str, context: Context) -> Context:
-    """Return the context of the commands in a node of this kind."""
-    return context._replace(**_CONTEXTS[kind])
+    """Return the context of the commands in a node of this kind, which itself has the given context."""
+    return context._replace(**_CONTEXT_CHANGES[kind])
 
 
 def walk(source: ShellText, context: Context) -> Walk:
-    """Return the commands of a text with their contexts, its assignments, loops and functions."""
+    """Return the commands, assignments, loops and functions of a text.
+
+    `context` names the constructs around the whole text, such as the trap that runs the text.
+    """
     walker = _Walker(source)
     stack = [(source.nodes[0], _Place("", context))]
     while stack:
         stack += walker.enter(*stack.pop())[::-1]
-    # The last command of the script's text, unless an earlier exit ends the script.
+    # The script's status is that of its last command. `body` corrects this for an earlier exit.
     for command in reversed(walker.walk.commands):
-        if not (command.context.function or command.context.substitution):
+        if not (command.context.function or command.context.in_substitution):
             command.ends_script = True
             break
     return walker.walk
 
 
 def _may_hold_command(text: str, node: Node, parent: str) -> bool:
-    """Return whether a node may hold a command; a whole word holds one only in a substitution.
+    """Return whether a node may hold a command. A whole word holds a command only in a substitution.
 
-    Most words hold none, so a search of the word saves a walk through its nodes.
+    Most words hold no command. A search of the word's text then saves the walk through its nodes.
     """
     is_whole_word = node.kind in _WORD_KINDS and parent not in _WORD_KINDS
     return not is_whole_word or _SUBSTITUTION_START.search(text, node.start, node.end) is not None
 
 
 class _Walker:
-    """One pass over the nodes, each before its children."""
+    """A walk over the nodes of a text, each before its children."""
 
     def __init__(self, source: ShellText) -> None:
         self.walk = Walk(source)
-        self.redirections: dict[Node, list[Node]] = {}  # a command -> its redirections outside of its node
+        # A command -> its redirections that the grammar puts outside of the command's node.
+        self.redirections: dict[Node, list[Node]] = {}
 
     def enter(self, node: Node, place: _Place) -> list[tuple[Node, _Place]]:  # noqa: C901 (by kind)
-        """Record a node, and return its children with their places."""
+        """Record a node in the walk, and return the children to enter next, with their places."""
         source, kind, context = self.walk.source, node.kind, place.context
-        if kind == "variable_assignment" and place.parent not in _ASSIGNMENT_HOLDERS:
-            if ASSIGNED.match(source.text, node.start):
+        if kind == "variable_assignment" and place.parent not in _ASSIGNMENT_READERS:
+            if ASSIGNMENT_START.match(source.text, node.start):
                 self.walk.assignments.append(read_assignment(source, node, node.end, context))
-            else:  # --name=value is a command
+            else:  # --name=value is a command to bash, and an assignment to the grammar
                 node = Node("command", node.start, node.end, [node])
                 kind = node.kind
-        rest = None  # the command that the grammar joined to the assignments before it
+        next_command = None  # the command of the next line, if the grammar joined it to this node
         inner = place  # the place of the children
         if kind in _RECORDED:
-            if kind in _STATEMENTS and _BACKGROUND.match(source.text, node.end):
-                context = context._replace(background=True)
-            if kind in _COMPOUND and (place.parent == "pipeline" or context.background):
-                context = context._replace(subshell=True)  # bash starts a process for the construct
-            node, rest = self.split_assignments(node) if kind == "command" else (node, None)
+            if kind in _STATEMENTS and _BACKGROUND_SIGN.match(source.text, node.end):
+                context = context._replace(in_background=True)
+            if kind in _COMPOUND and (place.parent == "pipeline" or context.in_background):
+                context = context._replace(in_subshell=True)  # bash starts a process for the construct
+            node, next_command = self.split_assignments(node) if kind == "command" else (node, None)
             inner = self.record(node, _Place(place.parent, context, place.pipe, place.stage))
-        inner_context = _inner_context(kind, inner.context) if kind in _CONTEXTS else inner.context
+        changes_context = kind in _CONTEXT_CHANGES
+        inner_context = _inner_context(kind, inner.context) if changes_context else inner.context
         inner = _Place(kind, inner_context, inner.pipe, inner.stage)
         entered: list[tuple[Node, _Place]] = []
         for child in node.children:
             if (child.children or child.kind in _SIMPLE) and _may_hold_command(source.text, child, kind):
                 entered.append((child, inner))
-            elif child.kind == "then":
-                inner = inner._replace(context=inner.context._replace(branch=True, condition=False))
+            elif child.kind == "then":  # the children of an `if` before its `then` are the test
+                inner = inner._replace(context=inner.context._replace(in_branch=True, is_tested=False))
+            # In `A <<END && B`, the grammar puts && B below the here-document.
             elif child.kind in ("&&", "||") and kind in ("list", "heredoc_redirect"):
-                inner = inner._replace(context=context._replace(branch=True))
+                inner = inner._replace(context=context._replace(in_branch=True))
             elif child.kind in ("|", "|&") and kind == "pipeline":
                 inner = inner._replace(stage=inner.stage + 1)
-        if rest:
-            entered.append((rest, place))
+        if next_command:
+            entered.append((next_command, place))
         return entered
 
     def record(self, node: Node, place: _Place) -> _Place:
-        """Record a node, and return the place of its children."""
+        """Record a statement, a substitution or a function, and return the place of its children."""
         walk, text = self.walk, self.walk.source.text
         match node.kind:
             case kind if kind in _SUBSTITUTIONS:
                 return _Place("", place.context)
             case "pipeline":
-                return self.first_stage(place)
+                return self.place_of_first_stage(place)
             case "function_definition":
                 walk.functions.append(node)
-                name = _FUNCTION.match(text, node.start)
-                return _Place("", Context(function=name[1] if name else "", trap=place.context.trap))
+                head = _FUNCTION_HEAD.match(text, node.start)
+                function, trap_signals = head[1] if head else "", place.context.trap_signals
+                return _Place("", Context(function=function, trap_signals=trap_signals))
             case "redirected_statement":
-                self.assign_redirections(node)
+                self.move_redirections(node)
             case kind if kind in _LOOPS:
                 walk.loops.append((node, place.context))
             case kind if kind in _SIMPLE:
-                self.add(node, place)
+                self.add_command(node, place)
             case "compound_statement" if text.startswith("((", node.start):
-                self.add(node, place)
+                self.add_command(node, place)
         return place
 
-    def add(self, node: Node, place: _Place) -> None:
-        """Record a command, or assignments that the grammar takes for a command."""
+    def add_command(self, node: Node, place: _Place) -> None:
+        """Record a command. For A=1 B=2, which the grammar takes for a command, record the assignments."""
         nodes = (*node.children, *self.redirections.get(node, ()))
         command = Command(self.walk.source, node, nodes, place.context, place.pipe, place.stage)
-        if node.kind == "command" and command.prefix and not command.words:
-            self.walk.assignments.extend(replace(assignment, prefix=False) for assignment in command.prefix)
+        if node.kind == "command" and command.prefix_assignments and not command.words:
+            own = (replace(assignment, is_prefix=False) for assignment in command.prefix_assignments)
+            self.walk.assignments.extend(own)
             return
         self.walk.commands.append(command)
         if command.pipe:
             command.pipe.add(command)
 
     def split_assignments(self, node: Node) -> tuple[Node, Node | None]:
-        """Split assignments from the next line, which the grammar takes for their command.
+        """Return the assignments of a line, and the command of the next line.
 
-        The tree is unchanged, as other passes read it.
+        The grammar takes both for a single command, as if the line break were a blank. For a real single
+        command, the results are its node and None. The tree stays as it is, because others read it too.
         """
         source = self.walk.source
         for index, (left, right) in enumerate(pairwise(node.children), start=1):
@@ -192,23 +204,27 @@ class _Walker:
             if right.kind == "command_name" and "\n" in gap.replace("\\\n", ""):
                 parts = node.children[index:]
                 if source.text[right.start : right.end] in DECLARATIONS:
-                    parts = [self.as_assignment(part) for part in parts]
-                first = Node(node.kind, node.start, left.end, node.children[:index])
-                rest = Node("command", right.start, node.end, parts)
+                    parts = [self.corrected_word(part) for part in parts]
+                assignments = Node(node.kind, node.start, left.end, node.children[:index])
+                next_command = Node("command", right.start, node.end, parts)
                 if node in self.redirections:
-                    self.redirections[rest] = self.redirections.pop(node)
-                return first, rest
+                    self.redirections[next_command] = self.redirections.pop(node)
+                return assignments, next_command
         return node, None
 
-    def as_assignment(self, part: Node) -> Node:
-        """Return the word NAME=VALUE of export or the like as an assignment, which the grammar can miss."""
-        is_assignment = ASSIGNED.match(self.walk.source.text, part.start, part.end)
-        return Node("variable_assignment", part.start, part.end, part.children) if is_assignment else part
+    def corrected_word(self, word: Node) -> Node:
+        """Return a word of `export` or the like, as an assignment if it is NAME=VALUE.
 
-    def first_stage(self, place: _Place) -> _Place:
-        """Return the place of the first stage of a pipeline.
+        The grammar takes NAME=VALUE for a plain word where it does not know that `export` is the command.
+        """
+        is_assignment = ASSIGNMENT_START.match(self.walk.source.text, word.start, word.end)
+        return Node("variable_assignment", word.start, word.end, word.children) if is_assignment else word
 
-        A pipeline after the delimiter of a here-document begins with the command before the delimiter.
+    def place_of_first_stage(self, place: _Place) -> _Place:
+        """Return the place of the first stage in the node of a pipeline.
+
+        In `cat <<END | sort`, the grammar puts the pipeline below the here-document. Its first stage is then
+        the command before the <<, which was recorded last.
         """
         if place.parent != "heredoc_redirect" or not self.walk.commands:
             return place._replace(pipe=Pipe(), stage=0)
@@ -218,8 +234,11 @@ class _Walker:
             first.pipe.add(first)
         return place._replace(pipe=first.pipe, stage=first.stage)
 
-    def assign_redirections(self, node: Node) -> None:
-        """Assign redirections to the command before them; the grammar assigns them to the whole pipeline."""
+    def move_redirections(self, node: Node) -> None:
+        """Note the redirections of a statement for the last command in it, as bash does.
+
+        In `A | B >FILE`, the grammar gives >FILE to the whole pipeline, and bash gives it to B.
+        """
         redirections = [child for child in node.children if child.kind in REDIRECTS]
         last: Node | None = node
         while last and last.kind in _WRAPPERS:

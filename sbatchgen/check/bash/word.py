@@ -1,7 +1,7 @@
-"""The words of a command, as strings without quotes.
+"""The words of a command, and the strings that they stand for, without their quotes.
 
-The syntax tree shows where a word and its expansions start and end; the quotes are read here.
-Source: bash(1), QUOTING and EXPANSION.
+The syntax tree shows where a word and its expansions start and end. It does not show what quotes do, so this
+module reads them itself. Source: bash(1), QUOTING and EXPANSION.
 """
 
 import re
@@ -9,31 +9,33 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sbatchgen.check.bash.text import Placed, ShellText
+from sbatchgen.check.bash.text import ShellText, TextRange
 
 
 class Piece(NamedTuple):
-    """A part of a word."""
+    """A part of a word: a text or an expansion. The word "$DIR"/a.* has the pieces "$DIR", /a. and *."""
 
     # "text", "glob" (* ? and [), "variable", "command" ($( ) and backquotes), "process" (<( )), "arithmetic",
     # "array" (NAME=( )), "brace" ({a,b}) or "tilde".
     kind: str
     text: str  # a text or a glob without its quotes; an expansion as written
-    quoted: bool  # whether the piece is in quotes
+    is_quoted: bool  # whether the piece is in quotes
     at: int  # the offset of its first character
+    # The attributes below are "" for pieces that are not variables.
     name: str = ""  # the variable's name
-    subscript: str = ""  # the text in the variable's brackets, such as @
-    operator: str = ""  # in ${...}: "#" and "!" before the name, ":-", ":?", "##" and the like after the name
+    subscript: str = ""  # the text in brackets, such as @ in ${NAME[@]}
+    operator: str = ""  # in ${ }: "#" or "!" before the name, ":-", ":?", "##" and the like after the name
 
 
-@dataclass(slots=True, unsafe_hash=True)  # not frozen: frozen classes take twice the time to make
-class Word(Placed):
-    """A word of a command, which never changes. Lines and columns count from 1."""
+# The class is not frozen, because frozen classes take twice the time to make. No code changes a word.
+@dataclass(slots=True, unsafe_hash=True)
+class Word(TextRange):
+    """A word of a command, such as a name, an option or a path."""
 
-    pieces: tuple[Piece, ...]  # the parts of the word
-    at: int  # the offset of its first character
-    end: int  # the offset after its last character
-    source: ShellText  # the script that holds the word
+    pieces: tuple[Piece, ...]
+    at: int  # the offset of the first character
+    end: int  # the offset after the last character
+    source: ShellText  # the text that holds the word
 
     @property
     def text(self) -> str:
@@ -42,14 +44,15 @@ class Word(Placed):
 
     @property
     def value(self) -> str | None:
-        """The string without its quotes; None if the string depends on an expansion.
+        """The string that the word stands for, without its quotes; None if it depends on an expansion.
 
-        The patterns * ? and [ stay, as in bash if no file matches. This reader looks for no files.
+        The characters * ? and [ of patterns stay, as in bash if no file matches. This reader never looks
+        for files.
         """
         if len(self.pieces) == 1:  # most words have one piece
             piece = self.pieces[0]
-            return piece.text if piece.kind in LITERAL else None
-        is_literal = LITERAL.issuperset([piece.kind for piece in self.pieces])
+            return piece.text if piece.kind in LITERAL_KINDS else None
+        is_literal = LITERAL_KINDS.issuperset([piece.kind for piece in self.pieces])
         return "".join([piece.text for piece in self.pieces]) if is_literal else None
 
     @property
@@ -58,9 +61,9 @@ class Word(Placed):
         return tuple(piece.name for piece in self.pieces if piece.kind == "variable")
 
     @property
-    def quoted(self) -> bool:
+    def is_quoted(self) -> bool:
         """Whether the whole word is in quotes."""
-        return bool(self.pieces) and all(piece.quoted for piece in self.pieces)
+        return bool(self.pieces) and all(piece.is_quoted for piece in self.pieces)
 
     @property
     def only_piece(self) -> Piece | None:
@@ -68,15 +71,16 @@ class Word(Placed):
         return self.pieces[0] if len(self.pieces) == 1 else None
 
 
-LITERAL = frozenset(("text", "glob"))  # kinds of pieces that do not depend on an expansion
+LITERAL_KINDS = frozenset(("text", "glob"))  # kinds of pieces that do not depend on an expansion
 # The start of an assignment: NAME=, NAME+= or NAME[SUBSCRIPT]=.
-ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?(\+?)=")
+ASSIGNMENT_START = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:\[((?:[^\[\]]|\[[^\]]*\])*)\])?(\+?)=")
 # Most words are plain, in quotes without an expansion, or a variable. Others are read piece by piece.
 _PLAIN = re.compile(r"[\w./:,=%@^+\-\]}]+")
 _QUOTED = re.compile(r"""\"[^"\\$`]+"|'[^']*'""")
 _ONE_VARIABLE = re.compile(r"""("?)\$([A-Za-z_][A-Za-z0-9_]*)\1""")
 _VARIABLE = r"\$(?P<name>[A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])"
-# The next part of a word outside of double quotes. The group that matches names the kind of the part.
+# The next part of a word outside of double quotes. The name of the group that matches is the part's kind. A
+# backslash and a line break match without a group.
 _UNQUOTED_PART = re.compile(
     r"""(?P<text>[^\\'"$`~{*?\[(<>]+) | \\\n | \\(?P<escaped>.) | '(?P<single>[^']*)' | "(?P<empty>)"
     | \$'(?P<ansi>(?:\\.|[^'\\])*)' | (?P<open>\$?") | (?P<glob>[*?\[])
@@ -115,18 +119,20 @@ def read_word(source: ShellText, at: int, end: int) -> Word:
     if _PLAIN.fullmatch(text, at, end):
         return Word((Piece("text", text[at:end], False, at),), at, end, source)
     if _QUOTED.fullmatch(text, at, end):
-        piece_at = at + (text[at] == '"')  # as in `_pieces`, '...' is one piece from its quote on
+        # `_pieces` begins a piece after a double quote, but at a single quote. So does this short way.
+        piece_at = at + (text[at] == '"')
         return Word((Piece("text", text[at + 1 : end - 1], True, piece_at),), at, end, source)
     if variable := _ONE_VARIABLE.fullmatch(text, at, end):
-        start, stop = variable.span(2)
-        piece = Piece("variable", text[start - 1 : stop], bool(variable[1]), start - 1, variable[2])
+        name_at, name_end = variable.span(2)
+        piece = Piece("variable", text[name_at - 1 : name_end], bool(variable[1]), name_at - 1, variable[2])
         return Word((piece,), at, end, source)
     pieces: list[Piece] = []
-    last: Piece | None = None  # the last piece if it is a text: texts with the same quotes are joined
+    # The last piece if it is a text, else None. The next text is joined to it, unless only one is in quotes.
+    last: Piece | None = None
     for piece in _pieces(source, at, end):
         if piece.kind != "text":
             last = None
-        elif last and last.quoted == piece.quoted:
+        elif last and last.is_quoted == piece.is_quoted:
             pieces[-1] = last = last._replace(text=last.text + piece.text)
             continue
         else:
@@ -136,34 +142,34 @@ def read_word(source: ShellText, at: int, end: int) -> Word:
 
 
 def _pieces(source: ShellText, start: int, end: int) -> Iterator[Piece]:
-    """Yield the pieces between two offsets; neighbouring texts are separate pieces."""
-    text, spans, at = source.text, source.spans, start
-    quoted = False
+    """Yield the pieces of the word between two offsets. Neighbouring texts are not joined yet."""
+    text, end_by_start, at = source.text, source.end_by_start, start
+    in_quotes = False  # whether `at` is in double quotes
     while at < end:
-        if at in spans and spans[at] <= end:
-            yield read_expansion(text[at : spans[at]], at, quoted=quoted)
-            at = spans[at]
+        if at in end_by_start and end_by_start[at] <= end:
+            yield read_expansion(text[at : end_by_start[at]], at, is_quoted=in_quotes)
+            at = end_by_start[at]
             continue
-        match = (_QUOTED_PART if quoted else _UNQUOTED_PART).match(text, at, end)
+        match = (_QUOTED_PART if in_quotes else _UNQUOTED_PART).match(text, at, end)
         kind = match.lastgroup if match else None
         if match is None or kind is None:  # a backslash and a line break, which bash removes
             at += 2
             continue
         if kind in ("open", "close"):  # a double quote
-            quoted = kind == "open"
+            in_quotes = kind == "open"
         elif kind == "name":
-            yield read_expansion(match[0], at, quoted=quoted)
+            yield read_expansion(match[0], at, is_quoted=in_quotes)
         elif (
             kind == "tilde"
             and at > start  # within a word, ~ is a folder only in the value of an assignment
-            and not (text[at - 1] in "=:" and ASSIGNED.match(text, start, at))
+            and not (text[at - 1] in "=:" and ASSIGNMENT_START.match(text, start, at))
         ):
-            yield Piece("text", match[0], quoted=quoted, at=at)
+            yield Piece("text", match[0], is_quoted=in_quotes, at=at)
         elif kind in _SPECIAL_PARTS:
-            yield Piece(kind, match[0], quoted=quoted, at=at)
+            yield Piece(kind, match[0], is_quoted=in_quotes, at=at)
         else:
             value = _ESCAPE.sub(_unescape, match[kind]) if kind == "ansi" else match[kind]
-            yield Piece("text", value, quoted=quoted or kind in _QUOTING_PARTS, at=at)
+            yield Piece("text", value, is_quoted=in_quotes or kind in _QUOTING_PARTS, at=at)
         at = match.end()
 
 
@@ -176,32 +182,33 @@ def _unescape(match: re.Match[str]) -> str:
     return chr(code) if code < 0x110000 else "\ufffd"
 
 
-def read_expansion(text: str, at: int, *, quoted: bool) -> Piece:
-    """Return an expansion, such as ${NAME:-x} or $(date), as a piece."""
+def read_expansion(text: str, at: int, *, is_quoted: bool) -> Piece:
+    """Return the piece for an expansion such as ${NAME:-x} or $(date), which begins at the offset `at`."""
     if text.startswith("${"):
         match = _EXPANSION.fullmatch(text)
+        # A form that the pattern does not know gets no name, so that no value is taken for it.
         before, name, subscript, after = match.groups() if match else ("", "", "", "?")
-        return Piece("variable", text, quoted, at, name, subscript or "", before + after)
+        return Piece("variable", text, is_quoted, at, name, subscript or "", before + after)
     if text.startswith("$") and text[1:2] not in ("(", "["):
-        return Piece("variable", text, quoted, at, text[1:])
+        return Piece("variable", text, is_quoted, at, text[1:])
     if text.startswith("$"):
         is_command = text[1] == "(" and not (text.startswith("$((") and text.endswith("))"))
-        return Piece("command" if is_command else "arithmetic", text, quoted, at)
-    return Piece(_KIND_BY_START.get(text[0], "text"), text, quoted, at)
+        return Piece("command" if is_command else "arithmetic", text, is_quoted, at)
+    return Piece(_KIND_BY_START.get(text[0], "text"), text, is_quoted, at)
 
 
-def split_at_blanks(whole: Word) -> Iterator[Word]:
-    """Yield the words into which bash splits a value that it expands without quotes."""
-    pieces: list[Piece] = []
-    for piece in whole.pieces:
-        parts = re.split(r"[ \t\n]+", piece.text) if piece.kind in LITERAL else ()
-        for index, part in enumerate(parts):
+def split_at_blanks(value: Word) -> Iterator[Word]:
+    """Yield the words that bash makes of a variable's value if the variable is expanded without quotes."""
+    pieces: list[Piece] = []  # the pieces of the next word
+    for piece in value.pieces:
+        texts = re.split(r"[ \t\n]+", piece.text) if piece.kind in LITERAL_KINDS else ()
+        for index, text in enumerate(texts):
             if index and pieces:
-                yield replace(whole, pieces=tuple(pieces))
+                yield replace(value, pieces=tuple(pieces))
                 pieces = []
-            if part:
-                pieces.append(piece._replace(text=part))
-        if not parts:
+            if text:
+                pieces.append(piece._replace(text=text))
+        if not texts:  # an expansion, whose value is not known
             pieces.append(piece)
     if pieces:
-        yield replace(whole, pieces=tuple(pieces))
+        yield replace(value, pieces=tuple(pieces))

@@ -209,5 +209,5 @@ def _applicable_findings(script: JobScript, findings: list[Finding]) -> list[Fin
         finding
         for finding in findings
         if rule_applies(finding.rule, Applies.PLACEHOLDERS)
-        or (finding.place.line not in lines and rule_applies(finding.rule, Applies.UNFILLED))
+        or (finding.place.line not in lines and rule_applies(finding.rule, Applies.NEAR_PLACEHOLDERS))
     ]

@@ -20,7 +20,7 @@ from sbatchgen.check.lint.lint_settings import Settings, findings_of
 from sbatchgen.check.lint.linter import marks_secret, rules
 from sbatchgen.check.lint.source import STDIN, Source, files_to_lint, read_sources
 from sbatchgen.check.rules.comments import RETIRED, SHELLCHECK, removal
-from sbatchgen.check.rules.rule import CUT_SHORT
+from sbatchgen.check.rules.rule import UNFINISHED_DRY_RUN
 from sbatchgen.check.rules.rule_page import pages
 
 # The ranks of the values of --fail-on: the severities, and "never", a rank that no finding reaches.
@@ -173,7 +173,7 @@ def _status_of_plans(located_findings: Iterable[formats.LocatedFinding], fail_on
 
     Only warnings count. A script that waits for ever in a dry run, such as for a server, gives an info.
     """
-    cut_short = [item.finding for item in located_findings if item.finding.rule == CUT_SHORT]
+    cut_short = [item.finding for item in located_findings if item.finding.rule == UNFINISHED_DRY_RUN]
     has_warning = any(finding.severity == "warning" for finding in cut_short)
     return LIMIT_STATUS if has_warning and fail_on != "never" else 0
 

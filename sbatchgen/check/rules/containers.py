@@ -255,12 +255,12 @@ def _slurm_inside(script: JobScript) -> Iterator[Hit]:
         for shell, tool in pairwise(launch.tools):
             option = shell.option("command") if shell.name in SHELLS else None  # the -c of bash -c STRING
             string = option.value_word if option else None
-            if not string or tool.body.source.fixed or string.source is not script.body.source:
+            if not string or tool.body.source.has_one_position or string.source is not script.body.source:
                 continue  # the value of a variable, whose $( ) ran in the script
             trap_commands = [command for _, trap in tool.body.traps for command in trap.commands]
             is_single_quoted = string.text.startswith("'")  # $( ) in double quotes runs in the script
             for command in (*tool.body.commands, *trap_commands):
-                runs_in_container = is_single_quoted or not command.context.substitution
+                runs_in_container = is_single_quoted or not command.context.in_substitution
                 if command.name in _SLURM_PROGRAMS and runs_in_container:
                     what = f"{command.name} runs inside the container, and few images have Slurm"
                     fix = f"{command.name} in the script, before srun, and its result in an exported variable"

@@ -219,7 +219,12 @@ def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_use(stop), what, fix, "warning" if script.is_release_assumed else "error")
 
 
-@RULES.add("SB135", "error", "a combination that sbatch refuses", applies=Applies.USUALLY & ~Applies.UNFILLED)
+@RULES.add(
+    "SB135",
+    "error",
+    "a combination that sbatch refuses",
+    applies=Applies.USUALLY & ~Applies.NEAR_PLACEHOLDERS,
+)
 def _refused_combination(script: JobScript) -> Iterator[Hit]:
     """Find options that sbatch refuses together, if no other rule reports them."""
     sbatch, refusal = script.sbatch, script.sbatch.refusal

@@ -34,7 +34,7 @@ _SBATCH_CALL = re.compile(r"[ \t]*#+[ \t]+sbatch\b")
 _SLIP = re.compile(r"[ \t]+#SBATCH[ \t]|#(?:sbatch|Sbatch)[ \t]+-|#SBATCH(?=-)")
 
 
-@RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.NOT_WRITERS)
+@RULES.add("SB101", "error", "the first line does not start with #!", applies=Applies.JOB_SCRIPTS)
 def _missing_shebang(script: JobScript) -> Iterator[Hit]:
     if script.text.startswith("#!"):
         return
@@ -67,7 +67,7 @@ def _refused_characters(script: JobScript) -> Iterator[Hit]:
     "SB104",
     "warning",
     "a directive after the first command is ignored",
-    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.UNFILLED | Applies.WRITERS),
+    applies=Applies.USUALLY & ~(Applies.PARTS | Applies.NEAR_PLACEHOLDERS | Applies.WRITERS),
 )
 def _late_directives(script: JobScript) -> Iterator[Hit]:
     late_directives = (directive for directive in script.sbatch.directives if directive.kind is Kind.LATE)

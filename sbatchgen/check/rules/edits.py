@@ -49,7 +49,7 @@ def insert_line_after(script: JobScript, command: Command, text: str) -> tuple[E
 
 def _always_runs(script: JobScript, command: Command) -> bool:
     """Return whether the script's own text holds a command, and the script always runs the command."""
-    return command.context.top and command.source is script.body.source
+    return command.context.is_top_level and command.source is script.body.source
 
 
 def _line(script: JobScript, number: int) -> str:

@@ -17,7 +17,7 @@ from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import insert_line_before
 from sbatchgen.check.rules.names import values_of
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.rules.software import PREPARES
+from sbatchgen.check.rules.software import PREPARING_PROGRAMS
 from sbatchgen.check.sbatch.option_table import HasArgument, specs, variables
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import JobScript
@@ -57,7 +57,7 @@ _COPY_PROGRAMS = programs("copies")  # cp, rsync and others that may save result
     "SB401",
     "warning",
     "the folder of Slurm's copy of the script",
-    applies=Applies.NOT_WRITERS,
+    applies=Applies.JOB_SCRIPTS,
     words=("$0", "${0", "BASH_SOURCE"),
 )
 def _folder_of_copy(script: JobScript) -> Iterator[Hit]:
@@ -69,7 +69,7 @@ def _folder_of_copy(script: JobScript) -> Iterator[Hit]:
         return
     if any("SUBMIT_DIR" in test.text or _JOB_TEST.search(test.text) for test in script.body.tests):
         return  # the script tests whether it is a job, and then usually takes another folder
-    for use in script.body.uses:
+    for use in script.body.variable_uses:
         if use.name not in ("0", "BASH_SOURCE") or use.line in reported_lines:
             continue
         command = script.body.command_around(use.at)
@@ -80,7 +80,7 @@ def _folder_of_copy(script: JobScript) -> Iterator[Hit]:
         if command and is_default:
             continue
         # A branch may be for runs without Slurm.
-        is_in_folder_program = command and command.name in _FOLDER_PROGRAMS and not command.context.branch
+        is_in_folder_program = command and command.name in _FOLDER_PROGRAMS and not command.context.in_branch
         if is_in_folder_program or use.operator in ("%", "%%"):
             reported_lines.add(use.line)
             yield Hit(script.at_start(use), what, fix)
@@ -93,8 +93,10 @@ def _lost_environment(script: JobScript) -> Iterator[Hit]:
     exports_all = "export" not in script.options or "ALL" in export.upper().split(",")
     if exports_all or "SLURM_EXPORT_ENV" in script.assigned_names:  # srun obeys this variable
         return
-    may_set_any_variable = script.named(*PREPARES, "conda", "spack")
-    sets_variables = may_set_any_variable or any(assignment.exported for assignment in script.body.sets)
+    may_set_any_variable = script.named(*PREPARING_PROGRAMS, "conda", "spack")
+    sets_variables = may_set_any_variable or any(
+        assignment.is_exported for assignment in script.body.assignments
+    )
     if not sets_variables and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
@@ -135,8 +137,8 @@ def _lost_path(script: JobScript) -> Iterator[Hit]:
 )
 def _two_masks(script: JobScript) -> Iterator[Hit]:
     masks = {}  # the last assignment of each mask, and its value
-    for assignment in script.body.sets:
-        if assignment.name in _GPU_MASKS and assignment.word and not assignment.context.branch:
+    for assignment in script.body.assignments:
+        if assignment.name in _GPU_MASKS and assignment.word and not assignment.context.in_branch:
             masks[assignment.name] = assignment, script.body.text_of(assignment.word)
     if len(masks) == len(_GPU_MASKS):
         assignment, value = masks["HIP_VISIBLE_DEVICES"]
@@ -174,7 +176,9 @@ def _two_choices_of_gpu(script: JobScript) -> Iterator[Hit]:
 
 def _last_values(body: Body) -> dict[str, str]:
     """Return the last value of each variable as written, even in env NAME=VALUE; "" without a value."""
-    values = {assignment.name: assignment.word.text if assignment.word else "" for assignment in body.sets}
+    values = {
+        assignment.name: assignment.word.text if assignment.word else "" for assignment in body.assignments
+    }
     for command in body.commands if "env" in body.source.text else ():
         pairs = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
         values |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
@@ -205,7 +209,7 @@ def _too_few_cpus(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
         cpu_text = f"a task has {counted(cpus, 'CPU')}"
-        assignments = script.body.sets_of("OMP_NUM_THREADS")
+        assignments = script.body.assignments_of("OMP_NUM_THREADS")
         earlier = [assignment for assignment in assignments if assignment.at < launch.command.end]
         processes = launch.workers or 1
         threads = _small_number((earlier[-1].value or "") if earlier else "")
@@ -253,7 +257,7 @@ def _variables_without_option(script: JobScript) -> Iterator[Hit]:
             continue
         if any(option in script.options or option in script.sbatch.options for option in options):
             continue
-        is_fatal = script.body.option_at("nounset", use.line)  # set -u
+        is_fatal = script.body.is_option_on("nounset", use.line)  # set -u
         fate = "under set -u the job ends here without it" if is_fatal else "here it is empty"
         what = f"Slurm sets {use.name} only if --{options[0]} is given: {fate}"
         if options == ["array"] and (not is_fatal or _ARRAY_ON_COMMAND_LINE.search(script.text)):
@@ -261,7 +265,7 @@ def _variables_without_option(script: JobScript) -> Iterator[Hit]:
         gpus = script.resources.gpu_count if use.name == "SLURM_GPUS_PER_NODE" else 0
         replacement = "$SLURM_GPUS_ON_NODE" if gpus else f"${{{use.name}:-1}}"
         fix = f"add --{options[0]}={gpus or 'N'} to the directives, or write {replacement}"
-        offsets = [other.at for other in script.body.uses if other.name == use.name]
+        offsets = [other.at for other in script.body.variable_uses if other.name == use.name]
         is_only_printed = all(any(echo.at <= at < echo.end for echo in print_commands) for at in offsets)
         caller_may_add_option = script.is_submitted_by_script or not (script.has_size or options == ["array"])
         severity = "info" if is_only_printed or caller_may_add_option else None
@@ -273,7 +277,7 @@ def _debug_settings(script: JobScript) -> Iterator[Hit]:
     is_aws = "FI_PROVIDER" in script.text or "efa" in script.text.lower()  # AWS has no InfiniBand
     for assignment, value in _known_assignments(script, _SLOW_VALUES):
         name = assignment.name
-        reaches_programs = assignment.exported or assignment.prefix
+        reaches_programs = assignment.is_exported or assignment.is_prefix
         if not reaches_programs or (is_aws and name.startswith("NCCL_IB")):
             continue
         if value.upper() in _SLOW_VALUES[name] and (name, value) not in script.site_env:
@@ -329,7 +333,7 @@ def _results_on_local_disk(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB414", "info", "the old name of a variable", words=(*_NEW_NAMES,))
 def _old_names(script: JobScript) -> Iterator[Hit]:
-    for use in script.body.uses:
+    for use in script.body.variable_uses:
         new = _NEW_NAMES.get(use.name)
         if new is None or use.name in script.assigned_names:
             continue
@@ -426,7 +430,7 @@ def _small_number(text: str) -> int:
 
 def _known_assignments(script: JobScript, names: Container[str]) -> Iterator[tuple[Assignment, str]]:
     """Yield the assignments of these variables whose values are known, with the values."""
-    for assignment in script.body.sets:
+    for assignment in script.body.assignments:
         if assignment.name in names and assignment.word is not None and assignment.setter != "unset":
             value = script.body.value(assignment.word)
             if value:

@@ -13,8 +13,8 @@ from sbatchgen.base.quoting import visible
 from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.rule import Hit, Rules
-from sbatchgen.check.rules.safety import WHOLE_GPUS
-from sbatchgen.check.rules.survival import signal_of
+from sbatchgen.check.rules.safety import WHOLE_NODE_GPUS
+from sbatchgen.check.rules.signals import signal_of
 from sbatchgen.check.script.launches import Launch
 from sbatchgen.check.script.script import JobScript
 
@@ -41,7 +41,7 @@ _BLOCKING_PROGRAMS = programs("blocks")  # a trap waits for them or ends with th
 )
 def _ends_other_jobs(script: JobScript) -> Iterator[Hit]:
     yield from _ends_itself(script)
-    has_whole_nodes = script.has_own_nodes or script.resources.gpu_count >= WHOLE_GPUS
+    has_whole_nodes = script.has_own_nodes or script.resources.gpu_count >= WHOLE_NODE_GPUS
     if has_whole_nodes or not script.directive_lines:
         return
     for command in script.named("pkill", "killall"):
@@ -150,20 +150,20 @@ def _ends_srun(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/ascii-supply-networks/dagster-slurm/pull/193",
 )
 def _ends_wait(script: JobScript) -> Iterator[Hit]:
-    signal, waits = signal_of(script, batch=True), script.named("wait")
+    signal, waits = signal_of(script, to_batch_shell=True), script.named("wait")
     programs_in_traps = {command.name for command in _trap_commands(script)}
     if signal is None or "kill" not in programs_in_traps or len(waits) != 1:
         return
     if programs_in_traps & _BLOCKING_PROGRAMS or "kill -0" in script.text:
         return  # the trap itself may wait for the program
     wait = waits[0]
-    background_launches = [launch for launch in script.launches if launch.command.background]
+    background_launches = [launch for launch in script.launches if launch.command.in_background]
     blocks_later = any(
         command.at > wait.at and command.name in _BLOCKING_PROGRAMS - {"exit"}
         for command in script.body.commands
     )
     # Whether the wait runs once, and always.
-    is_plain_wait = wait.context.top and not wait.context.loop
+    is_plain_wait = wait.context.is_top_level and not wait.context.in_loop
     if background_launches and is_plain_wait and not blocks_later:
         program = background_launches[-1].program.name[:30]
         what = f"bash ends this wait when it has run the trap for {signal}: the script ends as well, and "
@@ -198,16 +198,20 @@ def _step_of_process_id(script: JobScript, variables: tuple[str, ...]) -> Launch
     For example, pid holds the process id of srun after "srun python train.py & pid=$!".
     """
     for name in variables:
-        assignments = [setting for setting in script.body.sets if setting.name == name and setting.word]
+        assignments = [
+            setting for setting in script.body.assignments if setting.name == name and setting.word
+        ]
         values = [assignment.word for assignment in assignments if assignment.word]
         holds_process_id = values and all("!" in value.variables for value in values)
         if name != "!" and not holds_process_id:
             continue
         # The value $! is the process id of the last command that went to the background before this offset.
         offset = assignments[-1].at if assignments else len(script.text)
-        earlier = [command for command in script.body.commands if command.background and command.at < offset]
+        earlier = [
+            command for command in script.body.commands if command.in_background and command.at < offset
+        ]
         last = max(earlier, key=lambda command: command.at, default=None)
         for launch in script.trainings:
-            if launch.command is last and launch.step and last.pipe is None and not last.context.subshell:
+            if launch.command is last and launch.step and last.pipe is None and not last.context.in_subshell:
                 return launch
     return None

@@ -1,4 +1,4 @@
-"""Rules about values that sbatch refuses or ignores: SB126, SB129 and SB137."""
+"""Rules about values in directives that sbatch refuses or ignores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# An address that no user has, such as <your email> or NetID@example.edu.
+# An address that the author of an example left to fill in, such as <your email> or NetID@example.edu.
 _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CHANGE_?ME", re.IGNORECASE)
 
 
@@ -22,12 +22,14 @@ _PLACEHOLDER = re.compile(r"<[^<>@]+>|\byour[-_.]?\w*@|\byour[-_]\w|\bNetID\b|CH
 def _bad_value(script: JobScript) -> Iterator[Hit]:
     if script.sbatch.refusal is None:
         return
-    broken = [option for option, _ in broken_values(script)]  # reported by SB112
+    broken = [option for option, _ in broken_values(script)]  # SB112 reports these
     for use in accepted_options(script):
-        is_ignored = use.name == "hint" and hint_rivals(script.options, script.release)  # SB137
-        refusal = None if is_ignored else option_refusal(script, use)
-        has_short_equals = re.match(r"-\w=", use.word.text)  # SB111
-        if refusal and use not in broken and not has_short_equals:
+        is_ignored_hint = use.name == "hint" and hint_rivals(
+            script.options, script.release
+        )  # SB137 reports it
+        refusal = None if is_ignored_hint else option_refusal(script, use)
+        is_letter_with_equals = re.match(r"-\w=", use.word.text)  # SB111 reports it
+        if refusal and use not in broken and not is_letter_with_equals:
             yield Hit(script.at_use(use), *refusal)
 
 
@@ -55,6 +57,7 @@ def _unsent_mail(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB137", "warning", "a hint that is ignored")
 def _ignored_hint(script: JobScript) -> Iterator[Hit]:
+    # The options for which sbatch ignores --hint.
     rivals = hint_rivals(script.options, script.release) if "hint" in script.options else ()
     if rivals:
         what = f"sbatch ignores --hint together with --{rivals[0]}, and says so only with -v"

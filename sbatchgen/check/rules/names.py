@@ -1,4 +1,7 @@
-"""Rules about variables with a wrong name, and variables that a script does not export."""
+"""Rules about variables of the environment: names that Slurm does not set, missing exports, wrong values.
+
+Other modules of rules use the names of variables in `VARIABLES`, which variables.txt lists by kind.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,12 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}  # kind -> names
+# A kind of variables, such as "slurm" -> their names, or items NAME=VALUES for kinds that `values_of` reads.
+VARIABLES = {kind: words.split() for kind, words in rows(__file__, "variables.txt")}
 
 
 def values_of(kind: str) -> dict[str, list[str]]:
-    """Return the variables of a kind, each with its values."""
+    """Return the variables of a kind whose items are NAME=VALUE,VALUE, each with its values."""
     pairs = (item.split("=") for item in VARIABLES[kind])
     return {name: values.split(",") for name, values in pairs}
 
@@ -29,18 +33,18 @@ def values_of(kind: str) -> dict[str, list[str]]:
 SLURM_VARIABLES = frozenset(f"SLURM_{name}" for name in VARIABLES["slurm"])
 NAMES_MAX = 200  # names of a script that are compared with names of Slurm
 LONGEST = 60  # the most characters of a name that is compared
-# Variables that some sites set, without _ as other sites write them with it.
+# Variables that some sites set, here without underscores. Other sites write the same names with underscores.
 _SITE_SLURM_NAMES = frozenset(
     ("SLURMTMPDIR", "SLURMNODEFILE", "SLURMWORKINGDIR", "SLURMSCRATCH", "SLURMSCRATCHDIR")
 )
-_GROUP_SUFFIX = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")  # of a heterogeneous job
+_GROUP_SUFFIX = re.compile(r"_(?:HET|PACK)_GROUP_\d+$")  # the end of a variable in a heterogeneous job
 # A variable of another scheduler -> the variable of Slurm.
 SCHEDULER_VARIABLES = {name: value for name, (value,) in values_of("others").items()}
 CHILD_VARIABLES = frozenset(VARIABLES["read-by-children"])  # read by the programs that a script starts
-_CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])
+_CHILD_PREFIXES = tuple(VARIABLES["read-by-beginning"])  # the starts of further such names
 _RANK_VARIABLES = frozenset(("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
-# A launcher in a value, not as a part of a path.
-_LAUNCHER = re.compile(
+# The name of a launcher in a value. A part of a path does not count.
+_LAUNCHER_NAME = re.compile(
     rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, (*MODULES, *sorted(LAUNCHERS))))})(?![\w/.-])"
 )
 
@@ -55,7 +59,7 @@ def _misnamed_variables(script: JobScript) -> Iterator[Hit]:
 
 @lru_cache(maxsize=1024)
 def _intended_variable(name: str) -> str:
-    """Return the variable of Slurm to write in place of a name.
+    """Return the variable of Slurm that is meant by a wrong name, with its $.
 
     The result is "" if Slurm or a site may set a variable of this name, or if no variable has a similar name.
     """
@@ -82,58 +86,68 @@ def _intended_variable(name: str) -> str:
 @RULES.add("SB423", "warning", "a variable that is set but not exported")
 def _unexported_variables(script: JobScript) -> Iterator[Hit]:
     body = script.body
-    if any(option.name == "allexport" and option.on for option in body.settings):
+    if any(option.name == "allexport" and option.is_on for option in body.shell_options):
         return
     exported = {word for command in script.named("export", "declare") for word in command.arguments}
     yield from _unexported_to_tasks(script, exported)
-    exported |= {setting.name for setting in body.sets if setting.exported}
-    used = {use.name for use in body.uses}  # no hit: the script may keep these variables for itself
+    exported |= {assignment.name for assignment in body.assignments if assignment.is_exported}
+    # Variables that need no export. A variable that the script expands may be meant for the script alone.
+    internal = {use.name for use in body.variable_uses}
     if not _RANK_VARIABLES.isdisjoint(script.assigned_names):
         has_python = re.search(r"(?m)^[^#\n]*(?:python|torch|\btrain)", script.text)
         has_launcher = any(launch.launcher for launch in script.launches) or _has_launcher_in_value(body)
         if not has_python or has_launcher:
-            used |= _RANK_VARIABLES  # no hit: MPI ignores them, and launchers set them
-    started = [launch.command.at for launch in script.launches if not launch.is_helper]
-    for setting in body.sets:
-        name, context = setting.name, setting.context
-        is_plain = not (setting.prefix or setting.setter or context.function or context.substitution)
+            internal |= _RANK_VARIABLES  # MPI ignores these variables, and launchers set them
+    launch_offsets = [launch.command.at for launch in script.launches if not launch.is_helper]
+    for assignment in body.assignments:
+        name, context = assignment.name, assignment.context
+        is_plain = not (
+            assignment.is_prefix or assignment.setter or context.function or context.in_substitution
+        )
         is_for_children = name in CHILD_VARIABLES or name.startswith(_CHILD_PREFIXES)
-        if not is_plain or name in exported or name in used or not is_for_children:
+        if not is_plain or name in exported or name in internal or not is_for_children:
             continue
-        if started and started[-1] > setting.at:
+        if launch_offsets and launch_offsets[-1] > assignment.at:
             exported.add(name)  # one hit for each name
-            shown = re.fullmatch(r"[\w./:-]{1,40}", setting.value or "")
+            short_value = re.fullmatch(r"[\w./:-]{1,40}", assignment.value or "")
             what = f"{name} is not exported: the programs that the script starts do not see it"
-            yield Hit(script.at_start(setting), what, f"export {name}={shown[0] if shown else '...'}")
+            fix = f"export {name}={short_value[0] if short_value else '...'}"
+            yield Hit(script.at_start(assignment), what, fix)
 
 
 def _has_launcher_in_value(body: Body) -> bool:
-    """Return whether a variable holds the name of a launcher: a task may run bash -c '$LAUNCHER train.py'."""
-    return any(_LAUNCHER.search(setting.word.text) for setting in body.sets if setting.word)
+    """Return whether a variable holds the name of a launcher, so that a command may be $LAUNCHER train.py."""
+    return any(
+        _LAUNCHER_NAME.search(assignment.word.text) for assignment in body.assignments if assignment.word
+    )
 
 
-def _unexported_to_tasks(script: JobScript, exported_names: Collection[str]) -> Iterator[Hit]:
-    """Find unexported variables in a text that tasks expand: a string in single quotes, a here-document.
+def _unexported_to_tasks(script: JobScript, export_words: Collection[str]) -> Iterator[Hit]:
+    """Find unexported variables in a text that tasks expand: a string in single quotes or a here-document.
 
-    `exported_names` are the words after export and declare.
+    `export_words` are the words after export and declare.
     """
-    sets = script.body.sets
+    # Variables that tasks may see, and those that a command such as `for` sets.
     exported = {
-        setting.name
-        for setting in sets
-        if setting.exported or setting.prefix or setting.setter not in ("", "read")
+        assignment.name
+        for assignment in script.body.assignments
+        if assignment.is_exported or assignment.is_prefix or assignment.setter not in ("", "read")
     }
     for launch, text in _texts_of_tasks(script):
-        made_in_task = {name for pair in _MADE_VARIABLE.findall(text) for name in pair}
+        set_in_task = {name for pair in _TASK_ASSIGNMENT.findall(text) for name in pair}
         for name in dict.fromkeys(_USED_VARIABLE.findall(_NOT_EXPANDED.sub("", text))):
-            before = [setting for setting in sets if setting.name == name and setting.at < launch.command.at]
-            if before and name not in exported | made_in_task | {*exported_names}:
+            earlier = [
+                assignment
+                for assignment in script.body.assignments_of(name)
+                if assignment.at < launch.command.at
+            ]
+            if earlier and name not in exported | set_in_task | {*export_words}:
                 what = f"{name} is not exported: ${name} is empty in the tasks of srun"
-                yield Hit(script.at_start(before[-1]), what, f"export {name}")
+                yield Hit(script.at_start(earlier[-1]), what, f"export {name}")
 
 
 def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
-    """Yield the texts that the shells of tasks expand, and the batch shell does not."""
+    """Yield the texts that the shell of a task expands, and not the batch shell, each with its launch."""
     for launch in script.steps:
         command = launch.command
         shell = next((tool for tool in launch.tools if tool.name in SHELLS), None)
@@ -144,18 +158,18 @@ def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
                 yield launch, string
         for redirect in command.redirects if shell and "command" not in shell.options else ():
             delimiter = redirect.target
-            if delimiter and redirect.operator.startswith("<<") and delimiter.quoted:  # <<'END'
-                after = command.source.text[delimiter.end :].partition("\n")[2]
-                end = re.compile(rf"^\t*{re.escape(delimiter.text[1:-1])}$", re.MULTILINE).search(after)
-                yield launch, after[: end.start()] if end else ""
+            if delimiter and redirect.operator.startswith("<<") and delimiter.is_quoted:  # <<'END'
+                following = command.source.text[delimiter.end :].partition("\n")[2]
+                end = re.compile(rf"^\t*{re.escape(delimiter.text[1:-1])}$", re.MULTILINE).search(following)
+                yield launch, following[: end.start()] if end else ""
 
 
-# Parts of a task's text without variables: single quotes in a here-document, comments, and an escaped $.
+# Parts of a task's text that its shell does not expand: an escaped $, comments, and texts in single quotes.
 _NOT_EXPANDED = re.compile(r"(?m)\\\$|^\s*#.*$|(?<=\s)'[^'\n]*'(?=\s)")
 # $NAME or ${NAME}, without an operator.
 _USED_VARIABLE = re.compile(r"(?<!\$)\$(?:\{(?=\w+\}))?([A-Za-z_]\w*)")
-# A variable that the text itself sets: NAME=, for NAME, read NAME.
-_MADE_VARIABLE = re.compile(
+# A place where the text of the task itself sets a variable: NAME=, for NAME, read NAME.
+_TASK_ASSIGNMENT = re.compile(
     r"\b([A-Za-z_]\w*)(?:\[[^\]\n]*\])?\+?="
     r"|\b(?:for|read|local|mapfile|declare)[ \t]+(?:-\w+[ \t]+)*([A-Za-z_]\w*)"
 )
@@ -163,9 +177,10 @@ _MADE_VARIABLE = re.compile(
 
 @RULES.add("SB424", "warning", "a variable of another scheduler", words=(*SCHEDULER_VARIABLES,))
 def _scheduler_variables(script: JobScript) -> Iterator[Hit]:
-    tests_name = _SCHEDULERS & {word.lower() for word in script.tested_words}
-    if tests_name or any(map(SCHEDULER_VARIABLES.get, script.tested_words)):
-        return  # the script is for several schedulers
+    # A script that tests a scheduler's name or variable is for several schedulers.
+    tests_scheduler = _SCHEDULERS & {word.lower() for word in script.tested_words}
+    if tests_scheduler or any(map(SCHEDULER_VARIABLES.get, script.tested_words)):
+        return
     for use in script.first_uses(SCHEDULER_VARIABLES.get):
         if use.name in script.tested_words:
             continue
@@ -184,19 +199,26 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks
         if not launch.runs_rank_per_task or not tasks:
             continue
-        before = [setting for setting in script.body.sets if setting.at < launch.command.end]
-        sizes = [setting for setting in before if setting.name == "WORLD_SIZE"]
+        earlier = [
+            assignment
+            for assignment in script.body.assignments_of("WORLD_SIZE")
+            if assignment.at < launch.command.end
+        ]
         inherited = [
-            setting
-            for setting in sizes
-            if (setting in launch.command.prefix if setting.prefix else setting.exported)
+            assignment
+            for assignment in earlier
+            if (
+                assignment in launch.command.prefix_assignments
+                if assignment.is_prefix
+                else assignment.is_exported
+            )
         ]
         value = (inherited[-1].value or "") if inherited else ""
-        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.branch:
+        if re.fullmatch(r"\d{1,5}", value) and int(value) != tasks and not inherited[-1].context.in_branch:
             what = f"WORLD_SIZE={value}, but srun starts {tasks} processes: they do not form one group"
             what += ": they wait for the others" if int(value) > tasks else ""
-            is_of_job = slurm_variable_number("SLURM_NTASKS", script.resources) == tasks
-            fix = f"WORLD_SIZE={'$SLURM_NTASKS' if is_of_job else tasks}"
+            has_all_tasks = slurm_variable_number("SLURM_NTASKS", script.resources) == tasks
+            fix = f"WORLD_SIZE={'$SLURM_NTASKS' if has_all_tasks else tasks}"
             yield Hit(script.at_start(inherited[-1]), what, fix)
         return
 
@@ -210,19 +232,24 @@ def _world_size(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/CoBrALab/qbatch/pull/239",
 )
 def _overwritten_variables(script: JobScript) -> Iterator[Hit]:
-    """Find a number for SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK that the script itself sets."""
+    """Find an assignment of a number to SLURM_ARRAY_TASK_ID or SLURM_CPUS_PER_TASK."""
+    # From 23.11 on, srun compares SLURM_CPUS_PER_TASK with the CPUs of the job.
     cpus, compares_cpus = script.resources.cpus_per_task, script.release >= "23.11"
-    for setting in script.body.sets:
-        value = setting.value or ""
-        is_plain = setting.context.top and not setting.prefix and setting.setter in ("", "export")
+    for assignment in script.body.assignments:
+        value = assignment.value or ""
+        is_plain = (
+            assignment.context.is_top_level
+            and not assignment.is_prefix
+            and assignment.setter in ("", "export")
+        )
         if not is_plain or not value.isdecimal():
             continue
-        at = script.at_start(setting)
-        if setting.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
+        at = script.at_start(assignment)
+        if assignment.name == "SLURM_ARRAY_TASK_ID" and script.array_tasks > 1:
             what = f"all {script.array_tasks} tasks of the array get the index {value} here: they do the same"
             yield Hit(at, what, "remove it: Slurm sets it")
-        elif setting.name == "SLURM_CPUS_PER_TASK" and cpus and compares_cpus and int(value) != cpus:
-            step = next((launch.step for launch in script.steps if launch.command.at > setting.at), None)
+        elif assignment.name == "SLURM_CPUS_PER_TASK" and cpus and compares_cpus and int(value) != cpus:
+            step = next((launch.step for launch in script.steps if launch.command.at > assignment.at), None)
             if step and not {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
                 what = f"srun compares SLURM_CPUS_PER_TASK={value} with the {cpus} CPUs of the job, and ends"
                 yield Hit(at, what, f"srun --cpus-per-task={value}, and no SLURM_CPUS_PER_TASK")

@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from sbatchgen.base.finding import Edit
+from sbatchgen.base.finding import Edit, Severity
 from sbatchgen.base.quoting import ALSO, counted
 from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.executables.program import PROGRAMS
-from sbatchgen.check.rules import rendezvous
+from sbatchgen.check.rules import rendezvous_fixes
 from sbatchgen.check.rules.edits import insert_after, insert_before
 from sbatchgen.check.rules.environment import arguments
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
@@ -30,8 +30,9 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-NO_INHERITANCE = ("22.05", "23.02")  # releases in which srun does not inherit --cpus-per-task
-# Without --ntasks, srun ignores --ntasks-per-node in a job with another number of tasks.
+RELEASES_WITHOUT_CPUS = ("22.05", "23.02")  # releases in which srun does not inherit --cpus-per-task
+# The start of a command with one task on each node. It needs --ntasks, because otherwise srun ignores
+# --ntasks-per-node in a job with another number of tasks.
 ONE_ON_EACH_NODE = "srun --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 
 
@@ -49,27 +50,27 @@ def _unstarted_tasks(script: JobScript) -> Iterator[Hit]:
         yield from _gpu_binding_without_step(script, tasks)
         return
     for launch in script.trainings:
-        asks_version = {"V", "version"} & launch.tools[0].options.keys()
-        if not asks_version:
+        only_prints_version = {"V", "version"} & launch.tools[0].options.keys()
+        if not only_prints_version:
             what = f"the job asks for {tasks} tasks, but this command runs once, on the first node: "
             what += f"nothing starts the other {counted(tasks - 1, 'task')}"
             fix = f"srun {_command_start(launch)}"
             has_gpu_per_task = resources.gpu_count and resources.gpu_count == resources.ntasks_per_node
-            if not _RANK_MARKS.search(script.text) and not has_gpu_per_task:
-                # Nothing tells that the program runs as several processes: it may need one task only.
-                cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)
+            if not _RANK_SIGN.search(script.text) and not has_gpu_per_task:
+                # Nothing shows that the program is made for several processes, so it may need one task only.
+                cpus = -(-tasks // resources.nodes) * (resources.cpus_per_task or 1)  # of one node's tasks
                 one_task = f"--nodes=1 --ntasks=1 --cpus-per-task={cpus}"
                 fix = f"{one_task} for one process{ALSO}{fix} if each task is to be a rank of it"
             yield Hit(script.at_word(launch.tools[0].words[0]), what, fix)
             return
 
 
-# Names by which a program knows that it is one of several processes.
-_RANK_MARKS = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
+# A script with such a text starts a program that is made for several processes.
+_RANK_SIGN = re.compile(r"\b(?:MASTER_ADDR|RANK|WORLD_SIZE)\b|PROCID|mpi4py|horovod", re.IGNORECASE)
 
 
 def _gpu_binding_without_step(script: JobScript, tasks: int) -> Iterator[Hit]:
-    """Find a program without srun, in a job that asks Slurm to bind GPUs to the tasks of a step."""
+    """Find a program without srun in a job with --gpu-bind or --ntasks-per-gpu, which only steps obey."""
     binding = next((name for name in ("gpu-bind", "ntasks-per-gpu") if script.option(name)), "")
     work = last_work(script) if binding and "none" not in script.option(binding) else None
     if work and not script.named("parallel", "xargs"):
@@ -95,7 +96,7 @@ def _repeated_launcher(script: JobScript) -> Iterator[Hit]:
             continue
         name = launch.launcher.name
         if workers == 1 and name == "torchrun" and "standalone" not in launch.launcher.options:
-            continue  # such torchruns start one process each, and form one group
+            continue  # each torchrun starts one process, and all form one group
         what = f"srun starts {name} {tasks} times on a node"
         per_node = None if "ntasks" in launch.step.options else launch.step.option("ntasks-per-node")
         if per_node and launch.option_number(per_node, launch.step) != tasks:
@@ -118,7 +119,11 @@ def _repeated_launcher(script: JobScript) -> Iterator[Hit]:
     words=LAUNCHER_WORDS,
 )
 def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
-    """Find an option of the program that torchrun reads as an abbreviation of several options of its own."""
+    """Find an option of the program, such as --no, that is the start of several options of torchrun.
+
+    torchrun takes the start of an option for the option, even in the words after the program, and ends if
+    several options have the same start.
+    """
     for launch in script.trainings:
         launcher = launch.launcher
         if launcher is None or launcher.name != "torchrun" or not launch.program.words:
@@ -131,9 +136,9 @@ def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
             if name == "--":
                 break
             options = _torchrun_options() if name.startswith("--") and len(name) > 2 else ()
-            short_for = [option for option in options if option.startswith(name)]
-            if len(short_for) > 1 and name not in short_for:
-                what = f"torchrun reads {name} as short for {short_for[0]} or {short_for[1]}, and ends: "
+            candidates = [option for option in options if option.startswith(name)]
+            if len(candidates) > 1 and name not in candidates:
+                what = f"torchrun reads {name} as short for {candidates[0]} or {candidates[1]}, and ends: "
                 what += "ambiguous option"
                 program = launch.program.words[0]
                 fix = f"-- before {program.text}: torchrun ... -- {program.text} ... {name}"
@@ -143,12 +148,12 @@ def _ambiguous_option(script: JobScript) -> Iterator[Hit]:
 
 @cache
 def _torchrun_options() -> list[str]:
-    """Return the long options of torchrun, with - and _; argparse accepts the start of each.
+    """Return the long options of torchrun, each also with _ for -.
 
     The options --duplicate-... are left out, as only torch 2.10 and later have them.
     """
-    table = PROGRAMS["torchrun"]
-    names = [name for name in table.values | table.flags if not name.startswith("duplicate-")]
+    torchrun = PROGRAMS["torchrun"]
+    names = [name for name in torchrun.values | torchrun.flags if not name.startswith("duplicate-")]
     return sorted({f"--{spelling}" for name in names for spelling in (name, name.replace("-", "_"))})
 
 
@@ -162,7 +167,7 @@ def _launcher_on_one_node(script: JobScript) -> Iterator[Hit]:
         return
     for launch in script.launches:
         launcher, context = launch.launcher, launch.command.context
-        if launcher is None or launch.step or launch.mpi or context.function or context.loop:
+        if launcher is None or launch.step or launch.mpi or context.function or context.in_loop:
             continue
         has_no_nodes_option = not PROGRAMS[launcher.name].option_with_role("NODES")
         if has_no_nodes_option or "hostfile" in launcher.options:
@@ -173,14 +178,14 @@ def _launcher_on_one_node(script: JobScript) -> Iterator[Hit]:
 def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
     """Find a launcher that waits for more nodes than the job asks for."""
     nodes, launches = fixed_nodes(script.resources), [launch for launch in script.launches if launch.launcher]
-    is_sized = {"nodes", "ntasks-per-node"} & script.options.keys()
-    if not nodes or not is_sized or len(launches) != 1:
+    has_size_option = {"nodes", "ntasks-per-node"} & script.options.keys()
+    if not nodes or not has_size_option or len(launches) != 1:
         return
     if "array" in script.options or script.is_submitted_by_script or script.named("sbatch"):
         return  # other jobs may have the other nodes
     launch = launches[0]
     launcher, wanted, context = launch.launcher, launch.launcher_nodes or 0, launch.command.context
-    always_runs = not (context.function or context.loop or context.background or context.branch)
+    always_runs = not (context.function or context.in_loop or context.in_background or context.in_branch)
     if launcher and wanted > nodes and always_runs and launcher.name != "deepspeed":
         option = PROGRAMS[launcher.name].option_with_role("NODES")
         what = f"{launcher.name} waits for {wanted} nodes (--{option}), and the job has "
@@ -192,21 +197,23 @@ def _launcher_for_more_nodes(script: JobScript) -> Iterator[Hit]:
 def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: int) -> Hit:
     """Return the hit for a launcher that runs only once, on the first of `nodes` nodes.
 
-    The fix starts the launcher on each node, and gives each start its own rank or a common rendezvous.
+    The fix starts the launcher on each node, with a rank for each node or with a common rendezvous.
     """
     program, call = PROGRAMS[launcher.name], launch.launcher_call
     what = f"{launcher.name} runs only once, on the first of {nodes} nodes: "
     word = launch.tools[0].words[0]
     at, fix = script.at_word(word), f"{ONE_ON_EACH_NODE} {_command_start(launch)}"
     rank_option = launcher.option(program.option_with_role("RANK"))
-    is_static = call is not None and call.has_static_ranks
+    has_static_ranks = (
+        call is not None and call.has_static_ranks
+    )  # whether the nodes take their ranks from an option
     if launcher.name == "deepspeed":  # a deepspeed on each node would train alone
-        fix = rendezvous.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
-    elif rank_option or (is_static and launcher.name not in rendezvous.TORCH_LAUNCHERS):
+        fix = rendezvous_fixes.deepspeed_fix(f"{ONE_ON_EACH_NODE} ")
+    elif rank_option or (has_static_ranks and launcher.name not in rendezvous_fixes.TORCH_LAUNCHERS):
         option = rank_option.name if rank_option else program.option_with_role("RANK").replace("-", "_")
         fix += f", with --{option}=$SLURM_NODEID in bash -c '...'"
-    elif is_static:
-        fix += f", with {rendezvous.RDZV_OPTIONS}"
+    elif has_static_ranks:
+        fix += f", with {rendezvous_fixes.RDZV_OPTIONS}"
     if not launch.launcher_nodes or launch.launcher_nodes < 2:
         what += f"{counted(nodes - 1, 'node')} {'stay' if nodes > 2 else 'stays'} idle"
         if launcher.name != "deepspeed":
@@ -217,8 +224,8 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
     edits: tuple[Edit, ...] = ()
     if launch.launcher_nodes == nodes and not rank_option and "ntasks-per-gpu" not in script.resources:
         start = insert_before(script, word, f"{ONE_ON_EACH_NODE} ")
-        address_edits = rendezvous.rendezvous_edits(script, launcher) if is_static else ()
-        has_address = address_edits if is_static else call and call.role_option("HOST").name
+        address_edits = rendezvous_fixes.rendezvous_edits(script, launcher) if has_static_ranks else ()
+        has_address = address_edits if has_static_ranks else call and call.role_option("HOST")[0]
         edits = (*start, *address_edits) if start and has_address else ()
     return Hit(at, what, fix, edits=edits)
 
@@ -234,10 +241,10 @@ def _single_start_hit(script: JobScript, launch: Launch, launcher: Tool, nodes: 
 def _launcher_counts(script: JobScript) -> Iterator[Hit]:
     yield from _too_few_visible_gpus(script)
     resources, trainings = script.resources, script.trainings
-    is_shared = any(launch.command.background for launch in trainings)  # launches may share the job
+    may_share_job = any(launch.command.in_background for launch in trainings)
     for launch in trainings:
         launcher = launch.launcher
-        if launcher is None or is_shared or "CUDA_VISIBLE_DEVICES" in script.assigned_names:
+        if launcher is None or may_share_job or "CUDA_VISIBLE_DEVICES" in script.assigned_names:
             continue
         workers, gpus = launch.workers, resources.gpu_count
         option = launcher.option(PROGRAMS[launcher.name].option_with_role("PROCESSES"))
@@ -250,39 +257,43 @@ def _launcher_counts(script: JobScript) -> Iterator[Hit]:
             what = f"torchrun without --nproc-per-node starts one process: of {gpus} GPUs on a node, "
             what += f"{gpus - 1} {'stays' if gpus == 2 else 'stay'} idle"
             yield Hit(script.at_word(launcher.words[0]), what, "--nproc-per-node=$SLURM_GPUS_ON_NODE")
-        starts, nnodes = launch.tasks, launch.launcher_nodes
+        tasks, nnodes = launch.tasks, launch.launcher_nodes
         option = launcher.option("nnodes")
         is_one_per_node = launch.tasks_per_node == 1 and not launch.runs_in_some_tasks
-        if launch.step and option and starts and nnodes and is_one_per_node and starts != nnodes:
-            what = f"srun starts torchrun {starts} times, but --nnodes says {nnodes}: "
-            what += "they wait for more" if starts < nnodes else "they do not form one group"
+        if launch.step and option and tasks and nnodes and is_one_per_node and tasks != nnodes:
+            what = f"srun starts torchrun {tasks} times, but --nnodes says {nnodes}: "
+            what += "they wait for more" if tasks < nnodes else "they do not form one group"
             yield Hit(script.at_option_of(option), what, "--nnodes=$SLURM_NNODES, and one task for each node")
 
 
 def _too_few_visible_gpus(script: JobScript) -> Iterator[Hit]:
-    """Find a CUDA_VISIBLE_DEVICES with fewer GPUs than the launcher starts processes."""
+    """Find a CUDA_VISIBLE_DEVICES that names fewer GPUs than the launcher starts processes."""
     for launch in script.trainings:
-        before = [setting for setting in script.body.sets if setting.at < launch.command.end]
-        of_gpus = [setting for setting in before if setting.name == "CUDA_VISIBLE_DEVICES"]
-        setting, workers = of_gpus[-1] if of_gpus else None, launch.workers
-        if not setting or not workers or not launch.launcher:
+        earlier = [
+            assignment
+            for assignment in script.body.assignments_of("CUDA_VISIBLE_DEVICES")
+            if assignment.at < launch.command.end
+        ]
+        assignment, workers = earlier[-1] if earlier else None, launch.workers
+        if not assignment or not workers or not launch.launcher:
             continue
-        if setting.context.branch and not setting.prefix:
-            continue
-        is_exported = setting.exported and setting.context.top
-        reaches_launcher = setting in launch.command.prefix if setting.prefix else is_exported
-        if reaches_launcher and re.fullmatch(r"\d+(?:,\d+)*", setting.value or "", re.ASCII):
-            count = (setting.value or "").count(",") + 1
+        if assignment.is_prefix:
+            reaches_launcher = assignment in launch.command.prefix_assignments
+        else:
+            reaches_launcher = assignment.is_exported and assignment.context.is_top_level
+        if reaches_launcher and re.fullmatch(r"\d+(?:,\d+)*", assignment.value or "", re.ASCII):
+            count = (assignment.value or "").count(",") + 1
             if count < workers:
                 what = f"CUDA_VISIBLE_DEVICES leaves {counted(count, 'GPU')} for the "
                 what += f"{workers} processes that {launch.launcher.name} starts on a node"
-                yield Hit(script.at_start(setting), what, "remove it: Slurm sets it")
+                yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
 def _has_one_process(launch: Launch) -> bool:
-    """Return whether a torchrun starts one process by default, as the only task of its node."""
-    is_alone = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
-    call = launch.launcher_call if is_alone and "$" not in launch.program.name else None
+    """Return whether a torchrun starts one process by default, and no other task of its node starts more."""
+    is_only_task = launch.step_gpus is None and launch.tasks_per_node in (None, 1)
+    may_have_options = "$" in launch.program.name  # torchrun $OPTIONS train.py
+    call = launch.launcher_call if is_only_task and not may_have_options else None
     return call is not None and call.starts_one_by_default
 
 
@@ -295,16 +306,17 @@ def _has_one_process(launch: Launch) -> bool:
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/10098",
 )
 def _expected_counts(script: JobScript) -> Iterator[Hit]:
+    """Find options such as --num_nodes=4, by which a program without a launcher expects a number of units."""
     resources, nodes = script.resources, fixed_nodes(script.resources)
     for launch in script.trainings:
-        if launch.command.background or launch.launcher or nodes is None:
+        if launch.command.in_background or launch.launcher or nodes is None:
             continue  # SB304 is about launchers; programs in the background share the job
         for name, word, value in arguments(launch):
             if not _COUNT.fullmatch(value):
                 continue
             wanted, key = int(value), name.rpartition(".")[2]  # num_nodes of trainer.num_nodes
-            unit = next((unit for unit, pattern in _UNITS.items() if pattern.fullmatch(key)), "")
-            available = 0  # 0 if the number is not known
+            unit = next((unit for unit, pattern in _OPTION_NAMES.items() if pattern.fullmatch(key)), "")
+            available = 0  # the number of units that the job has; 0 if it is not known
             if unit == "node" and "nodes" in resources:
                 available = nodes
             if unit == "GPU":
@@ -333,8 +345,8 @@ def _count_fix(name: str, word: str, unit: str) -> str:
 
 
 _COUNT = re.compile(r"[1-9]\d{0,3}", re.ASCII)
-# The unit that an option counts -> the names of such options.
-_UNITS = {
+# A unit -> the names of the options by which programs expect a number of this unit.
+_OPTION_NAMES = {
     "node": re.compile(r"(?:--|\+)?(?:n_?nodes|num[-_]nodes)"),
     "GPU": re.compile(r"(?:--|\+)?(?:n_?|num[-_])?gpus[-_]per[-_]node"),
     "process": re.compile(r"(?:--)?devices"),
@@ -351,15 +363,15 @@ _UNITS = {
 )
 def _cpus_not_inherited(script: JobScript) -> Iterator[Hit]:
     cpus, variable = script.resources.cpus_per_task, "SRUN_CPUS_PER_TASK"  # srun reads the variable
-    if not cpus or cpus < 2 or script.release not in NO_INHERITANCE:
+    if not cpus or cpus < 2 or script.release not in RELEASES_WITHOUT_CPUS:
         return
-    if any(setting.name == variable and setting.exported for setting in script.body.sets):
+    if any(assignment.is_exported for assignment in script.body.assignments_of(variable)):
         return
     for launch in script.steps:
         step = launch.step
         if step is None or launch.is_helper or {"cpus-per-task", "cpus-per-gpu"} & step.options.keys():
             continue
-        if any(setting.name == variable for setting in launch.command.prefix):
+        if any(assignment.name == variable for assignment in launch.command.prefix_assignments):
             continue
         what = f"--cpus-per-task={cpus} does not reach srun in Slurm {script.release}: if tasks are bound to "
         what += "CPUs, each gets only one"
@@ -372,7 +384,8 @@ def _cpus_not_inherited(script: JobScript) -> Iterator[Hit]:
 def _ranks_with_one_gpu(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     gpu_bind = script.option("gpu-bind")
-    binding = "gpu-bind" if gpu_bind.startswith("single") else ""  # the option that hides other GPUs
+    # The option that hides from each task the GPUs of the other tasks; "" without such an option.
+    binding = "gpu-bind" if gpu_bind.startswith("single") else ""
     if not gpu_bind and resources.gpus_per_task and sum(count for _, count in resources.gpus_per_task) == 1:
         binding = "gpus-per-task"
     if not gpu_bind and "ntasks-per-gpu" in resources:
@@ -419,15 +432,16 @@ def _ranks_unlike_gpus(script: JobScript) -> Iterator[Hit]:
         tasks = launch.tasks_per_node
         if not launch.runs_rank_per_task or not tasks or tasks < 2 or launch.step_gpus:
             continue
-        if tasks != gpus and not launch.command.background:
+        if tasks != gpus and not launch.command.in_background:
             fate = f"{counted(gpus - tasks, 'GPU')} stay idle" if tasks < gpus else "some share a GPU"
             what = f"{tasks} tasks on a node with {counted(gpus, 'GPU')}: {fate}"
-            is_more = tasks > gpus and "mps" not in script.text.lower()
+            uses_mps = "mps" in script.text.lower()  # with NVIDIA MPS, tasks share GPUs on purpose
+            severity: Severity | None = "warning" if tasks > gpus and not uses_mps else None
             fix = f"--ntasks-per-node={gpus}"
-            yield Hit(script.at_command(launch.command), what, fix, "warning" if is_more else None)
+            yield Hit(script.at_command(launch.command), what, fix, severity)
             return
 
 
 def _command_start(launch: Launch) -> str:
-    """Return the first two words of a launch, for a fix."""
+    """Return the first two words of a launch and an ellipsis, for a fix."""
     return " ".join(word.text for word in launch.command.words[:2]) + " ..."

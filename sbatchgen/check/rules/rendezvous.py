@@ -1,4 +1,4 @@
-"""Rules about the rendezvous: the address and the port where the processes of a launch meet.
+"""Rules about the rendezvous, which is the address and the port where the processes of a training meet.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -9,28 +9,35 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sbatchgen.base.finding import Edit, Place
-from sbatchgen.base.quoting import CODE, OR
+from sbatchgen.base.finding import Edit, Place, Severity
 from sbatchgen.check.bash import Assignment
-from sbatchgen.check.bash.chain import Tool, ToolOption
+from sbatchgen.check.bash.chain import Tool
 from sbatchgen.check.executables.program import PROGRAMS
+from sbatchgen.check.rules.rendezvous_fixes import (
+    OWN_PORT,
+    RDZV_OPTIONS,
+    deepspeed_fix,
+    missing_hosts_message,
+    rendezvous_edits,
+    same_rank_texts,
+)
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.check.script.launches import LAUNCHER_WORDS, TRAINING_WORDS, Launch
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-MANY_GPUS = 4  # a job with this number of GPUs on a node usually has the node alone
+MANY_GPUS = 4  # a job with this number of GPUs on a node or more usually has the node alone
+# An address that means the node itself on each node, perhaps before a port.
 LOOPBACK = re.compile(r"(?:localhost|0\.0\.0\.0|127\.\d+\.\d+\.\d+|\[?::1\]?)(?=:|$)")
+# The value of MASTER_ADDR for the first node of the job.
 FIRST_NODE = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)'
-RDZV_OPTIONS = "--rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-_OWN_PORT = "$((20000 + SLURM_JOB_ID % 10000))"  # a port that few other jobs have
 _PORT_NAMES = ("MASTER_PORT", "MAIN_PROCESS_PORT", "RDZV_PORT")
-# Variables with the address of the first node, such as MASTER_ADDR or HEAD_NODE_IP.
+# Names of variables that hold the address of the first node, such as MASTER_ADDR or HEAD_NODE_IP.
 _ADDRESS_NAME = re.compile(
     r"(?:MASTER|HEAD|MAIN|MST|RDZV)_?(?:NODE_?)?(?:PROCESS_?)?(?:ADDR|IP|HOST|ENDPOINT)\w*", re.IGNORECASE
 )
-_ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))  # of hostname
+_HOSTNAME_ADDRESS_OPTIONS = frozenset(("-i", "-I", "--ip-address", "--all-ip-addresses"))
 
 
 @RULES.add("SB306", "warning", "a port that is the same for every job", words=("PORT", *LAUNCHER_WORDS))
@@ -38,13 +45,14 @@ def _shared_port(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     if "exclusive" in resources or not script.trainings or _has_whole_nodes(script):
         return
-    severity = None if 0 < resources.gpu_count < MANY_GPUS else "info"
+    may_share_node = 0 < resources.gpu_count < MANY_GPUS
+    severity: Severity | None = None if may_share_node else "info"
     reported = set()
     for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{3,4}", port, re.ASCII) and port not in reported:
             reported.add(port)
             what = f"port {port} is the same for every job: two jobs on one node collide, or join one group"
-            yield Hit(place, what, f"{name}={_OWN_PORT}", severity)  # type: ignore[arg-type]
+            yield Hit(place, what, f"{name}={OWN_PORT}", severity)
 
 
 @RULES.add(
@@ -57,26 +65,26 @@ def _port_out_of_range(script: JobScript) -> Iterator[Hit]:
     for place, name, port in _ports(script):
         if re.fullmatch(r"[1-9]\d{4,8}", port, re.ASCII) and int(port) > LAST_PORT:
             what = f"there is no port {port}: the last one is {LAST_PORT}"
-            yield Hit(place, what, f"{name}={_OWN_PORT}")
+            yield Hit(place, what, f"{name}={OWN_PORT}")
         if re.fullmatch(r"[1-9]\d{0,2}|10[01]\d|102[0-3]", port, re.ASCII):
             what = f"port {port} is below 1024, where only root may listen: no process gets it"
-            yield Hit(place, what, f"{name}={_OWN_PORT}")
-    for setting in script.body.sets:
-        if setting.word is None:
+            yield Hit(place, what, f"{name}={OWN_PORT}")
+    for assignment in script.body.assignments:
+        if assignment.word is None:
             continue
-        if setting.name.upper() in _PORT_NAMES and _RANDOM_FROM_LOW.search(setting.word.text):
-            what = "this port may be below 1024, where only root may listen: now and then a job fails"
-            yield Hit(script.at_start(setting), what, f"{setting.name}={_OWN_PORT}")
-        elif _PORT_NAME.search(setting.name):
-            highest = _highest_port(setting.word.text)
+        if assignment.name.upper() in _PORT_NAMES and _LOW_RANDOM_PORT.search(assignment.word.text):
+            what = "this port may be below 1024, where only root may listen: some jobs fail"
+            yield Hit(script.at_start(assignment), what, f"{assignment.name}={OWN_PORT}")
+        elif _ANY_PORT_NAME.search(assignment.name):
+            highest = _highest_port(assignment.word.text)
             if highest and highest > LAST_PORT:
-                what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: many a job fails"
-                yield Hit(script.at_start(setting), what, f"{setting.name}={_OWN_PORT}")
+                what = f"this port may be up to {highest}, and the last one is {LAST_PORT}: some jobs fail"
+                yield Hit(script.at_start(assignment), what, f"{assignment.name}={OWN_PORT}")
 
 
 LAST_PORT = 65535
 _LARGEST_RANDOM = 32767  # the highest value of bash's RANDOM
-_PORT_NAME = re.compile(r"(?i)(?:^|_)port(?:$|_|\d)")
+_ANY_PORT_NAME = re.compile(r"(?i)(?:^|_)port(?:$|_|\d)")  # such as PORT, NCCL_PORT or port2
 _SUM = re.compile(r"\$\(\((.*)\)\)")  # $((20000 + SLURM_JOB_ID % 10000))
 _SHUF = re.compile(r"\$\(\s*shuf (?:-n ?1 )?-i ?\d+-(\d+)(?: -n ?1)?\s*\)")  # $(shuf -i 20000-30000 -n 1)
 # A term of a sum: 20000, $RANDOM or (SLURM_JOB_ID%10000).
@@ -84,7 +92,10 @@ _TERM = re.compile(r"\(?\$?\{?(?:(\d+)|(RANDOM)|SLURM_(?:ARRAY_)?(?:JOB|TASK)_?I
 
 
 def _highest_port(text: str) -> int | None:
-    """Return the highest port that a sum of numbers, random numbers and job ids gives; None if unknown."""
+    """Return the highest port that an expression can give, such as $((20000 + RANDOM % 1000)).
+
+    The result is None for an expression that is not a sum of numbers, random numbers and job ids.
+    """
     text = text.strip('"')
     if shuf := _SHUF.fullmatch(text):
         return int(shuf[1])
@@ -95,7 +106,7 @@ def _highest_port(text: str) -> int | None:
         if not (term := _TERM.fullmatch(part)) or part.count("(") != part.count(")"):
             return None
         number, random, modulo = term.groups()
-        is_whole_job_id = not (number or random or modulo)  # how large the cluster's ids are is unknown
+        is_whole_job_id = not (number or random or modulo)  # the highest id of a cluster is not known
         if is_whole_job_id or (number and modulo):
             return None
         if number:
@@ -108,7 +119,7 @@ def _highest_port(text: str) -> int | None:
 
 
 # A random port that may be below 1024: $RANDOM, $((RANDOM % 60000)) or $(shuf -i 1-65535 -n 1).
-_RANDOM_FROM_LOW = re.compile(
+_LOW_RANDOM_PORT = re.compile(
     r"shuf\s+-i\s*\d{1,3}-|^\"?\$\{?RANDOM\}?\"?$|\$\(\(\s*\$?\{?RANDOM\}?\s*(?:%\s*\d+\s*)?\)\)"
 )
 
@@ -120,28 +131,35 @@ def _useless_address(script: JobScript) -> Iterator[Hit]:
     on_several_nodes = [launch for launch in script.trainings if launch.step and (launch.nodes or 0) > 1]
     if not on_several_nodes:
         return
-    nodes, fix = script.resources.nodes, f"MASTER_ADDR={FIRST_NODE}, before srun"
-    for launch, launcher in ((launch, launch.launcher) for launch in on_several_nodes if launch.launcher):
-        if launch.launcher_nodes not in (None, 1) and _lacks_address(launch, launcher):
-            what = "torchrun without --rdzv-endpoint meets at localhost: "
-            what += f"the {launch.nodes} nodes never find each other"
-            yield Hit(script.at_word(launcher.words[0]), what, RDZV_OPTIONS, "error")
-        for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
-            value, source = launcher.text_of(option), option.word.source
-            is_in_task_string = not (source is script.body.source or source.fixed)
-            lost = f"the {launch.nodes} nodes never find each other"
-            if LOOPBACK.match(value) and not (value.endswith(":0") and launch.launcher_nodes == 1):
-                what = f"on each node {value} is the node itself: {lost}"
-                yield Hit(script.at_option_of(option), what, fix, "error")
-            elif "$(hostname" in value and is_in_task_string:
-                # The string after bash -c is in single quotes, so the shell of each task expands it.
-                yield Hit(script.at_option_of(option), f"each node takes its own hostname: {lost}", fix)
-    for setting in _addresses(script):
-        value = (script.body.value(setting.word) if setting.word else "") or ""
-        if LOOPBACK.match(value) and not setting.context.branch:
+    for launch in on_several_nodes:
+        if launch.launcher:
+            yield from _addresses_of_own_node(script, launch, launch.launcher)
+    nodes = script.resources.nodes
+    for assignment in _address_assignments(script):
+        value = (script.body.value(assignment.word) if assignment.word else "") or ""
+        if LOOPBACK.match(value) and not assignment.context.in_branch:
             what = f"on each node {value} is the node itself: the {nodes} nodes never find each other"
-            yield Hit(script.at_start(setting), what, f"{setting.name}={FIRST_NODE}")
+            yield Hit(script.at_start(assignment), what, f"{assignment.name}={FIRST_NODE}")
     yield from (Hit(place, what, f"{name}={FIRST_NODE}") for place, name, what in _doubtful_addresses(script))
+
+
+def _addresses_of_own_node(script: JobScript, launch: Launch, launcher: Tool) -> Iterator[Hit]:
+    """Find options of a launcher, or a missing option, with which each node waits at its own address."""
+    lost = f"the {launch.nodes} nodes never find each other"
+    if launch.launcher_nodes not in (None, 1) and _lacks_address(launch, launcher):
+        what = f"torchrun without --rdzv-endpoint meets at localhost: {lost}"
+        yield Hit(script.at_word(launcher.words[0]), what, RDZV_OPTIONS, "error")
+    fix = f"MASTER_ADDR={FIRST_NODE}, before srun"
+    for option in filter(None, map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ()))):
+        value, source = launcher.text_of(option), option.word.source
+        # The string after bash -c is in single quotes, so the shell of each task expands it.
+        is_in_task_string = not (source is script.body.source or source.has_one_position)
+        is_group_of_one_node = value.endswith(":0") and launch.launcher_nodes == 1
+        if LOOPBACK.match(value) and not is_group_of_one_node:
+            what = f"on each node {value} is the node itself: {lost}"
+            yield Hit(script.at_option_of(option), what, fix, "error")
+        elif "$(hostname" in value and is_in_task_string:
+            yield Hit(script.at_option_of(option), f"each node takes its own hostname: {lost}", fix)
 
 
 @RULES.add(
@@ -160,123 +178,36 @@ def _launchers_of_rank_zero(script: JobScript) -> Iterator[Hit]:
         if not call.may_know_other_nodes:
             yield Hit(at, missing_hosts_message(nodes), deepspeed_fix(), "warning")
         rank = launcher.option(PROGRAMS[launcher.name].option_with_role("RANK"))
-        has_computed_rank = rank and not (launcher.text_of(rank) or "$").isdecimal()
+        has_computed_rank = rank and not (launcher.text_of(rank) or "$").isdecimal()  # such as $SLURM_NODEID
         is_for_one_node = (launch.launcher_nodes or 0) < 2
         if not call.has_static_ranks or is_for_one_node or has_computed_rank or _may_get_rank(launch):
             continue
-        if not has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
+        if not _has_rendezvous_address(launcher) and not rank and launcher.name == "torchrun":
             continue  # SB307 reports the missing address
-        severity = "warning" if launcher.name.startswith("accelerate") else None
+        severity: Severity | None = "warning" if launcher.name.startswith("accelerate") else None
         edits = rendezvous_edits(script, launcher)
         same_rank = f"{rank.name}={launcher.text_of(rank)}" if rank else ""
         what, fix = same_rank_texts(launcher.name, nodes, same_rank)
-        yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)  # type: ignore[arg-type]
+        yield Hit(script.at_option_of(rank) if rank else at, what, fix, severity, edits)
 
 
-TORCH_LAUNCHERS = ("torchrun", "ft_launcher")  # launchers with the rendezvous of torch
-_TORCHRUN = f"torchrun --nnodes=$SLURM_NNODES --nproc-per-node=$SLURM_GPUS_ON_NODE {RDZV_OPTIONS} train.py"
-
-
-def deepspeed_fix(before: str = "") -> str:
-    """Return the fix for deepspeed on several nodes: torchrun in its place, with `before` in front of it."""
-    return (
-        "start the program with torchrun, whose variables deepspeed's initialize() reads"
-        f"{CODE}{before}{_TORCHRUN}{OR}write a --hostfile, and start deepspeed without srun"
-    )
-
-
-def missing_hosts_message(nodes: int) -> str:
-    """Return the message about a deepspeed that runs on each of several nodes without a list of hosts."""
-    return (
-        f"without --hostfile deepspeed knows its own node only: each of the {nodes} nodes trains the same "
-        "model alone"
-    )
-
-
-def same_rank_texts(name: str, nodes: int, same_rank: str) -> tuple[str, str]:
-    """Return the message and the fix for a launcher that has the same rank on each node.
-
-    `same_rank` is the option in the command, such as node-rank=0; without an option ("") the rank is 0.
-    """
-    option = PROGRAMS[name].option_with_role("RANK")
-    if name.startswith("accelerate"):  # older releases only know the option with an underscore
-        option = option.replace("-", "_")
-    fix = f"srun bash -c '{name} ... --{option}=$SLURM_NODEID ...', in single quotes"
-    if name.startswith("accelerate"):
-        what = f"without --{option} accelerate takes the rank of its own settings on all {nodes} nodes, or "
-        what += "ends with a TypeError"
-    else:
-        what = f"without --{option} each of the {nodes} nodes has rank 0"
-        fix = f"replace --master-addr and --master-port by these options{CODE}{RDZV_OPTIONS}{OR}{fix}"
-    if same_rank:
-        what = f"--{same_rank} gives all {nodes} nodes the same rank"
-    awaited = "the others until the time limit" if same_rank[-2:] in ("", "=0") else "a node with rank 0"
-    return f"{what}: they wait for {awaited}", fix
-
-
-def has_rendezvous_address(launcher: Tool) -> bool:
-    """Return whether the options of a launcher give the address where its nodes meet."""
+def _has_rendezvous_address(launcher: Tool) -> bool:
+    """Return whether an option of a launcher gives the address where its nodes meet."""
     return any(map(launcher.option, PROGRAMS[launcher.name].roles.get("HOST", ())))
 
 
-def rendezvous_edits(script: JobScript, launcher: Tool) -> tuple[Edit, ...]:
-    """Return the edits that give a static torchrun the options of a rendezvous; () if an edit is not safe.
-
-    The first option of the old address and rank is replaced, the others are removed.
-    """
-    host = launcher.option("rdzv-endpoint") or launcher.option("master-addr")
-    if launcher.name not in TORCH_LAUNCHERS or not host or launcher.body.source is not script.body.source:
-        return ()
-    named = (
-        launcher.option(name)
-        for name in ("node-rank", "rdzv-backend", "rdzv-endpoint", "master-addr", "master-port")
-    )
-    options = sorted((option for option in named if option), key=lambda option: option.word.at)
-    if not all(_is_in_one_line(script, option) for option in options):
-        return ()
-    port = launcher.option("master-port") if host.name == "master-addr" else None
-    address = _value_as_written(host)
-    if host.name == "master-addr":
-        address += f":{_value_as_written(port) if port else _OWN_PORT}"
-    first, *others = options
-    return (
-        _replacement(script, first, f"--rdzv-backend=c10d --rdzv-endpoint={address}"),
-        *(_replacement(script, option, "") for option in others),
-    )
-
-
-def _is_in_one_line(script: JobScript, option: ToolOption) -> bool:
-    """Return whether an option is in a single line of the script, so that an edit can replace it."""
-    words = [option.word, option.value_word or option.word]
-    is_in_script = all(word.source is script.body.source and word.text.strip() for word in words)
-    lines = {line for word in words for line in (word.line, word.end_line)}
-    return is_in_script and words[0].text.startswith("--") and len(lines) == 1
-
-
-def _value_as_written(option: ToolOption) -> str:
-    """Return the value of an option as written, with its quotes."""
-    word = option.value_word
-    return word.text if word and word is not option.word else option.word.text.partition("=")[2]
-
-
-def _replacement(script: JobScript, option: ToolOption, text: str) -> Edit:
-    """Return the edit that replaces an option and its value; an empty text also removes a blank."""
-    start, end = option.word.column, (option.value_word or option.word).end_column
-    line = script.lines[option.word.line - 1]
-    if not text and line[start - 2 : start - 1] == " ":
-        start -= 1
-    return Edit(option.word.line, start, end, text)
-
-
 def _may_get_rank(launch: Launch) -> bool:
-    """Return whether the launcher may get its rank from options in a variable, or from PET_ variables."""
+    """Return whether a launcher may get its rank from options in a variable, or from PET_ variables.
+
+    torchrun reads each option from a variable too, such as --node-rank from PET_NODE_RANK.
+    """
     program, text = launch.program.words[0].text, launch.launcher.body.source.text if launch.launcher else ""
     may_be_options = program.startswith("$") and "/" not in program  # torchrun $OPTIONS train.py
     return may_be_options or "PET_" in text
 
 
 def _lacks_address(launch: Launch, launcher: Tool) -> bool:
-    """Return whether neither options nor variables give a torchrun the address where its nodes meet."""
+    """Return whether torchrun gets the address where its nodes meet from no option and from no variable."""
     backend = launcher.option("rdzv-backend")
     address_options = {"rdzv-endpoint", "standalone"} | ({"master-addr"} if backend is None else set())
     has_c10d = launcher.name == "torchrun" and (not backend or backend.value == "c10d")
@@ -284,7 +215,8 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
         return False
     # torchrun reads PET_RDZV_ENDPOINT, and the bundled torchrun.py finds the address itself.
     has_other_address = "PET_" in launcher.body.source.text or "torchrun.py" in launch.command.text
-    return "$" not in launch.program.name and not has_other_address  # torchrun $OPTIONS train.py
+    may_have_options = "$" in launch.program.name  # torchrun $OPTIONS train.py
+    return not may_have_options and not has_other_address
 
 
 @RULES.add(
@@ -296,24 +228,28 @@ def _lacks_address(launch: Launch, launcher: Tool) -> bool:
     report="https://github.com/ishandhanani/srt-slurm/pull/250",
 )
 def _messages_in_address(script: JobScript) -> Iterator[Hit]:
-    """Find a 2>&1 of a step inside $( ), or of a function that $( ) calls."""
-    addresses = [setting for setting in script.body.sets if setting.word and _HOST_NAME.search(setting.name)]
+    """Find a step with 2>&1 whose output becomes an address: in ADDR=$(srun ...), or in a function there."""
+    addresses = [
+        assignment
+        for assignment in script.body.assignments
+        if assignment.word and _HOST_NAME.search(assignment.name)
+    ]
     for launch in script.steps:
         command = launch.command
-        if not _STDERR_TOO.search(command.text) or command.pipe or not launch.is_helper:
+        if not _STDERR_TO_STDOUT.search(command.text) or command.pipe or not launch.is_helper:
             continue
         function = command.context.function
-        calls = [command] if command.context.substitution or not function else script.named(function)
-        inside = (call for call in calls if call.context.substitution)
-        if any(setting.at < call.at < setting.end for call in inside for setting in addresses):
+        calls = [command] if command.context.in_substitution or not function else script.named(function)
+        substituted = (call for call in calls if call.context.in_substitution)
+        if any(address.at < call.at < address.end for call in substituted for address in addresses):
             what = "srun prints to stderr when a step has to wait (Step created for ...): with 2>&1 that "
             what += "becomes a part of the address"
             fix = "leave out 2>&1, or take the name: scontrol show hostnames"
             yield Hit(script.at_word(command), what, fix)
 
 
-_STDERR_TOO = re.compile(r"2>&1|&>")
-# Variables with an address or a name of a node, such as head_ip or SERVER_URL.
+_STDERR_TO_STDOUT = re.compile(r"2>&1|&>")
+# Names of variables that hold an address or a name of a node, such as head_ip or SERVER_URL.
 _HOST_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpoint|url|server)\d*$")
 
 
@@ -321,21 +257,28 @@ _HOST_NAME = re.compile(r"(?i)(?:^|_)(?:addr(?:ess)?|ip|host(?:name)?|node|endpo
 def _quoted_nodes(script: JobScript) -> Iterator[Hit]:
     if script.resources.nodes < 2:
         return
-    body = script.body
-    lists = {setting.name for setting in body.sets if setting.word and _LISTS_NODES.search(setting.word.text)}
-    for setting in body.sets:
-        piece = setting.items[0].only_piece if setting.items and len(setting.items) == 1 else None
-        if setting.items is None or piece is None or not piece.quoted or piece.subscript or piece.operator:
+    assignments = script.body.assignments
+    # The variables with a list of nodes, as in LIST=$(scontrol show hostnames).
+    lists = {
+        assignment.name
+        for assignment in assignments
+        if assignment.word and _LISTS_NODES.search(assignment.word.text)
+    }
+    for array in assignments:
+        if array.items is None or len(array.items) != 1:
             continue
-        word = setting.items[0]
+        element = array.items[0]
+        piece = element.only_piece
+        if piece is None or not piece.is_quoted or piece.subscript or piece.operator:
+            continue
         is_variable = piece.kind == "variable"
         if piece.name in lists if is_variable else _LISTS_NODES.search(piece.text):
-            what = f"the quotes make all {script.resources.nodes} nodes one element of {setting.name}: "
-            what += f"${{{setting.name}[1]}} is empty, and ${{{setting.name}[0]}} names no host"
-            unquoted = word.text.replace('"', "") if is_variable else word.text[1:-1]
-            edit = Edit(word.line, word.column, word.end_column, unquoted)
-            edits = (edit,) if word.line == word.end_line else ()
-            yield Hit(script.at_word(word), what, f"{setting.name}=({unquoted})", edits=edits)
+            what = f"the quotes make all {script.resources.nodes} nodes one element of {array.name}: "
+            what += f"${{{array.name}[1]}} is empty, and ${{{array.name}[0]}} names no host"
+            unquoted = element.text.replace('"', "") if is_variable else element.text[1:-1]
+            edit = Edit(element.line, element.column, element.end_column, unquoted)
+            edits = (edit,) if element.line == element.end_line else ()
+            yield Hit(script.at_word(element), what, f"{array.name}=({unquoted})", edits=edits)
 
 
 # $(scontrol show hostnames ...), but not in a pipe, which may choose one node.
@@ -365,19 +308,23 @@ def _standalone_on_nodes(script: JobScript) -> Iterator[Hit]:
 def _has_whole_nodes(script: JobScript) -> bool:
     """Return whether the job takes all GPUs of its nodes, so that no other training runs there."""
     partitions, gpus = script.partitions, script.resources.gpu_count
-    # The GPUs on a node of each partition; an unknown number counts as more than the job takes.
-    sizes = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
-    return bool(sizes and gpus >= max(sizes)) and len(sizes) == len(set(script.resources.partitions))
+    # The GPUs of a node in each partition. An unknown number counts as more than the job takes.
+    node_gpus = [partition.gpus_per_node or gpus + 1 for partition in partitions.values()]
+    knows_all_partitions = len(node_gpus) == len(set(script.resources.partitions))
+    return bool(node_gpus and gpus >= max(node_gpus)) and knows_all_partitions
 
 
 def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Yield the place, the variable's name and the text of each literal port."""
+    """Yield the place, the variable and the text of each port that the script shows.
+
+    For the port in an option, the variable is MASTER_PORT.
+    """
     trainings = script.trainings
     if all(launch.launcher and "standalone" in launch.launcher.options for launch in trainings):
         return  # --standalone takes a free port
-    for setting in script.body.sets:
-        if setting.word is not None and setting.name in _PORT_NAMES:
-            yield script.at_start(setting), setting.name, setting.value or ""
+    for assignment in script.body.assignments:
+        if assignment.word is not None and assignment.name in _PORT_NAMES:
+            yield script.at_start(assignment), assignment.name, assignment.value or ""
     for launch in trainings:
         launcher = launch.launcher
         if launcher is None or "standalone" in launcher.options:
@@ -391,25 +338,32 @@ def _ports(script: JobScript) -> Iterator[tuple[Place, str, str]]:
 
 
 def _fixed_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Yield the place, the variable's name and the message of addresses that name a fixed node."""
+    """Yield the place, the variable and the message for each address that names a fixed node.
+
+    For the address in an option, the variable is "".
+    """
     if not script.trainings or "nodelist" in script.options:  # --nodelist fixes the nodes
         return
-    named = (setting for setting in _addresses(script) if "FILE" not in setting.name.upper())
-    values = [(script.at_start(setting), setting.name, setting.value or "") for setting in named]
+    # Places of addresses, each with the variable and the address.
+    addresses = [
+        (script.at_start(assignment), assignment.name, assignment.value or "")
+        for assignment in _address_assignments(script)
+        if "FILE" not in assignment.name.upper()
+    ]
     for launcher in filter(None, (launch.launcher for launch in script.trainings)):
         names = {*PROGRAMS[launcher.name].roles.get("HOST", ()), "master-addr"}
         options = map(launcher.option, sorted(names))
-        values += [
+        addresses += [
             (script.at_option_of(option), "", launcher.text_of(option)) for option in options if option
         ]
-    for place, variable, value in values:
-        if name := node_in_address(value):
-            what = f"the script names {name} as the place to meet: the job may run on other nodes"
+    for place, variable, address in addresses:
+        if node := node_in_address(address):
+            what = f"the script names {node} as the place to meet: the job may run on other nodes"
             yield place, variable, what
 
 
 def node_in_address(address: str) -> str:
-    """Return the node that an address names; "" if the address may name no node, and for localhost."""
+    """Return the node that an address names; "" for localhost, and for a name that may not be a node's."""
     match = _NODE.match(address)
     return match[1] if match and not LOOPBACK.match(address) else ""
 
@@ -418,33 +372,35 @@ def node_in_address(address: str) -> str:
 _NODE = re.compile(r"((?:\d{1,3}\.){3}\d{1,3}|[a-z][\w-]*\d(?:\.[\w.-]+)?)(?::\d+)?$")
 
 
-def _addresses(script: JobScript) -> list[Assignment]:
+def _address_assignments(script: JobScript) -> list[Assignment]:
     """Return the assignments of variables such as MASTER_ADDR."""
     return [
-        setting
-        for setting in script.body.sets
-        if setting.word is not None and _ADDRESS_NAME.fullmatch(setting.name)
+        assignment
+        for assignment in script.body.assignments
+        if assignment.word is not None and _ADDRESS_NAME.fullmatch(assignment.name)
     ]
 
 
 def _doubtful_addresses(script: JobScript) -> Iterator[tuple[Place, str, str]]:
-    """Yield the place, the variable's name and the message of commands that may give a useless address."""
-    addresses = _addresses(script)
-    words_in_step = {id(launch.command): launch.program.words for launch in script.steps}
+    """Yield the place, the variable and the message for commands that may give a variable no address."""
+    assignments = _address_assignments(script)
+    program_words = {id(launch.command): launch.program.words for launch in script.steps}  # without srun
     for command in script.named("hostname", "echo", "srun"):
-        is_substituted = command.context.substitution and not command.context.trap
-        inside = [address.name for address in addresses if address.at <= command.at < address.end]
-        if not is_substituted or not inside:
+        is_substituted = command.context.in_substitution and not command.context.trap_signals
+        variables = [address.name for address in assignments if address.at <= command.at < address.end]
+        if not is_substituted or not variables:
             continue
-        words = words_in_step.get(id(command), command.words)
+        words = program_words.get(id(command), command.words)
         name = words[0].text if words else ""
-        values = [word.value or "" for word in words[1:]]
-        if name == "echo" and values and LOOPBACK.match(values[0]):
-            what = f"where the first node is not found, {values[0]} takes its place: every node then trains "
+        arguments = [word.value or "" for word in words[1:]]
+        if name == "echo" and arguments and LOOPBACK.match(arguments[0]):
+            what = (
+                f"where the first node is not found, {arguments[0]} takes its place: every node then trains "
+            )
             what += "alone, without an error"
-            yield script.at_word(words[0]), inside[0], what
-        is_step = id(command) in words_in_step and not command.pipe  # a pipe may choose one address
-        if name == "hostname" and is_step and _ADDRESS_OPTIONS & set(values):
-            what = f"{' '.join(['hostname', *values])} may print 127.0.1.1 or several addresses: then the "
+            yield script.at_word(words[0]), variables[0], what
+        is_step = id(command) in program_words and not command.pipe  # a pipe may choose one address
+        if name == "hostname" and is_step and _HOSTNAME_ADDRESS_OPTIONS & set(arguments):
+            what = f"{' '.join(['hostname', *arguments])} may print 127.0.1.1 or several addresses: then the "
             what += "nodes never find each other"
-            yield script.at_word(words[0]), inside[0], what
+            yield script.at_word(words[0]), variables[0], what

@@ -1,4 +1,4 @@
-"""Rules about a job that requeues itself, and about results that its next run loses."""
+"""Rules about jobs that start again: jobs that requeue themselves, and files that the next run lacks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ RULES: Rules[JobScript] = Rules()
 
 @RULES.add("SB616", "warning", "a requeue without a limit", source="scontrol(1)", words=("requeue",))
 def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
-    """Find a requeue after each failure: Slurm would requeue a job that fails at its start for ever."""
+    """Find a requeue after each failure. A job that fails at its start would then start again for ever."""
     counts_restarts = "RESTART" in script.text or re.search(r"(?i)retr(?:y|ies)|attempt|max_", script.text)
     if counts_restarts:
         return
     for command in _requeues(script):
         follows_failure = command.source.text[: command.at].rstrip().endswith("||")
-        if follows_failure or "EXIT" in command.context.trap:
-            what = "the job is requeued after each failure: one that fails at its start does so for ever"
+        if follows_failure or "EXIT" in command.context.trap_signals:
+            what = "the job is requeued after each failure: if it fails at its start, this goes on for ever"
             fix = f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}"
             yield Hit(script.at_word(command), what, fix)
 
@@ -42,7 +42,7 @@ def _whole_array(script: JobScript) -> Iterator[Hit]:
 
 
 def _requeues(script: JobScript) -> list[Command]:
-    """Return each `scontrol requeue`, also in the string of a step's shell."""
+    """Return the `scontrol requeue` commands, also those in the string of a task's shell."""
     commands = [*script.named("scontrol")]
     commands += [
         command for launch in script.steps for _, body in launch.shell_strings for command in body.commands
@@ -60,14 +60,14 @@ def _requeues(script: JobScript) -> list[Command]:
 )
 def _deleted_results(script: JobScript) -> Iterator[Hit]:
     """Find a folder of the program's results that a job with --requeue removes at its start."""
-    # Such a script tests whether it restarts, or has a new folder for each start.
+    # A script with such a text tests whether it was restarted, or has a new folder for each start.
     expects_restarts = re.search(r"RESTART|mktemp|TMP", script.text)
     if "requeue" not in script.options or expects_restarts:
         return
     yield from _deleted_input(script)
     for command in script.named("rm"):
-        flags = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
-        if not re.search("[rR]", flags) or not command.context.top:
+        options = "".join(word.text for word in command.words[1:] if word.text.startswith("-"))
+        if not re.search("[rR]", options) or not command.context.is_top_level:
             continue
         for word in command.words[1:]:
             folder = script.body.text_of(word).rstrip("/*")
@@ -92,17 +92,17 @@ def _deleted_input(script: JobScript) -> Iterator[Hit]:
     for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
         has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
         inputs = command.words[1:-1] if has_target else command.words[1:]
-        for word in inputs if command.context.top else ():
+        for word in inputs if command.context.is_top_level else ():
             if not word.text.startswith("-"):
                 readers[word.text] = command
     for command in script.named("rm"):
         work_follows = any(
             other.at > command.end and other.name not in BRIEF_PROGRAMS for other in script.body.commands
         )
-        for word in command.words[1:] if work_follows and command.context.top else ():
+        for word in command.words[1:] if work_follows and command.context.is_top_level else ():
             reader = readers.get(word.text)
             if reader is None or reader.name == "mv" or reader.at >= command.at:
-                continue  # mv has moved the file already
+                continue  # nothing reads the file before, or mv has moved it already
             if not _is_made_before(word, reader, script):
                 what = "--requeue starts the script again from its first line: then "
                 what += f"{script.body.text_of(word)}, which line {reader.line} reads, is gone"
@@ -111,7 +111,7 @@ def _deleted_input(script: JobScript) -> Iterator[Hit]:
 
 
 def _is_made_before(word: Word, reader: Command, script: JobScript) -> bool:
-    """Return whether the script itself makes the file that `word` names, before the command that reads it.
+    """Return whether the script itself makes the file that `word` names, before `reader` reads it.
 
     A second run then has the file again.
     """

@@ -1,12 +1,21 @@
-"""The page of a rule: the reason for the rule, and bad and good examples, which are also its tests.
+"""The pages of rules: each has the reason for its rule, and bad and good examples, which are also tests.
 
-Pages are Markdown in `pages`, a file for each group. A page starts with `## SB104 Title`. Examples are fenced
-blocks that begin with ```bash bad or ```bash good, or with ```yaml bad or ```yaml good for a job. Settings
-NAME=VALUE may follow: `slurm=23.02` for the release, `submitted=yes` for a script about to be submitted,
-`plan=yes` if a dry run shows the same mistake, `plan=only` if only a dry run shows the mistake. With
-`escapes=yes` a backslash and an r stand for a carriage return. Other settings are variables of the
-submission's environment. example.yaml describes the cluster of the examples, unless the page has a block
-```yaml profile. A block ```python trainer is the train.py of the examples.
+Pages are Markdown in the folder `pages`, with a file for each group of rules. A page starts with the line
+`## SB104 Title`. Its fenced blocks begin with one of these lines:
+
+    ```bash bad, ```bash good     a script in which the rule finds a mistake, or finds none
+    ```yaml bad, ```yaml good     a job file, likewise
+    ```yaml profile               the cluster of the examples; without such a block it is that of example.yaml
+    ```python trainer             the train.py of the examples
+
+Settings NAME=VALUE may follow `bad` and `good`:
+
+    slurm=23.02                   the release of Slurm
+    submitted=yes                 the script is about to be submitted
+    plan=yes, plan=only           a dry run shows the same mistake; only a dry run shows it
+    escapes=yes                   a backslash and an r stand for a carriage return
+
+Other settings are variables in the environment of the submission.
 """
 
 from __future__ import annotations
@@ -20,22 +29,23 @@ from sbatchgen.base.frozen import frozen
 FOLDER = Path(__file__).parent / "pages"
 PROFILE = FOLDER / "example.yaml"
 _HEADING = re.compile(r"^## (SB\d{3}) (.+)$", re.MULTILINE)
+# A fenced block. Its groups are the language, the kind, the settings and the text.
 _BLOCK = re.compile(
     r"^```(\w+) (bad|good|profile|trainer)((?: \S+=\S*)*)\n(.*?)^```$", re.MULTILINE | re.DOTALL
 )
-_PARAGRAPHS = re.compile(r"\n\s*\n")
+_PARAGRAPH_BREAK = re.compile(r"\n\s*\n")
 _SHOWN_KINDS = ("trainer", "bad", "good")  # kinds of blocks on a short page, in this order
-PAGE_LINES = 30  # lines of a short page
+PAGE_LINES = 30  # the most lines of a short page
 
 
 @frozen()
 class Example:
-    """A script or a job, good or bad; `settings` are the pairs NAME=VALUE in the first line of its block."""
+    """A script or a job on the page of a rule."""
 
     is_job: bool  # whether the text is the YAML of a job, not a script
-    good: bool  # whether the rule finds nothing in the text
+    is_good: bool  # whether the rule finds nothing in the text
     text: str
-    settings: Mapping[str, str]
+    settings: Mapping[str, str]  # NAME=VALUE in the first line of the block, without `escapes`
 
 
 @frozen()
@@ -46,38 +56,39 @@ class Page:
     title: str  # the rule's title, as in its code
     text: str  # the whole page, in Markdown
     examples: tuple[Example, ...]  # at least a bad example and a good example
-    profile: str | None  # the YAML of the cluster of the examples; None for example.yaml
+    profile: str | None  # the YAML that describes the cluster of the examples; None for example.yaml
     trainer: str  # the text of train.py; "" if the page does not show it
 
     def short(self, source: str = "") -> str:
-        """Return a short page: the prose, the source, a bad example and a good example.
+        """Return the page for a terminal: the prose, the source of the rule, a bad and a good example.
 
-        The first examples are shown, or the shortest examples if the first make the page too long.
+        These are the first examples of the page, or the shortest ones if the first make the page too long.
         """
         blocks: dict[str, list[str]] = {}  # kind -> the blocks of this kind
         for match in _BLOCK.finditer(self.text):
             blocks.setdefault(match[2], []).append(match[0])
-        parts = [part.strip() for part in _PARAGRAPHS.split(_BLOCK.sub("\n", self.text))]
+        paragraphs = [part.strip() for part in _PARAGRAPH_BREAK.split(_BLOCK.sub("\n", self.text))]
         prose = []
-        for part, following in zip(parts, [*parts[1:], ""], strict=True):
-            announces_block = part.endswith(":") and not following.startswith("- ")  # the block is gone
-            if part and not announces_block:
-                prose.append(part)
+        for paragraph, following in zip(paragraphs, [*paragraphs[1:], ""], strict=True):
+            # The paragraph ends in a colon, but no list follows: a block followed, which is removed.
+            announces_block = paragraph.endswith(":") and not following.startswith("- ")
+            if paragraph and not announces_block:
+                prose.append(paragraph)
         if source and "Source:" not in self.text:
             prose.append(f"Source: {source}.")
 
         def page(choose: Callable[[list[str]], str]) -> str:
-            """Return the page with the block of each kind that `choose` returns."""
+            """Return the page with one block of each kind; `choose` takes it from the blocks of the kind."""
             examples = [choose(blocks[kind]) for kind in _SHOWN_KINDS if kind in blocks]
             return "\n\n".join([*prose, *examples]) + "\n"
 
-        first = page(lambda texts: texts[0])
-        shortest = page(lambda texts: min(texts, key=lambda text: text.count("\n")))
-        return first if first.count("\n") <= PAGE_LINES else shortest
+        with_first = page(lambda texts: texts[0])
+        with_shortest = page(lambda texts: min(texts, key=lambda text: text.count("\n")))
+        return with_first if with_first.count("\n") <= PAGE_LINES else with_shortest
 
 
 def pages(folder: Path = FOLDER) -> dict[str, Page]:
-    """Return the pages by the id of their rule, in the order of the files."""
+    """Return the pages in a folder by the id of their rule, in the order of the files."""
     return {page.rule: page for file in sorted(folder.glob("*.md")) for page in _pages(file)}
 
 

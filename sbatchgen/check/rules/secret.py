@@ -1,7 +1,7 @@
-"""The rule about secrets in a script.
+"""The rule about secrets in a script, such as tokens and passwords.
 
-Sources of the prefixes of tokens: the documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS
-IAM. A message holds at most the first four characters of a secret.
+A message shows at most the first four characters of a secret. Sources of the shapes of tokens: the
+documentation of GitHub, GitLab, Hugging Face, OpenAI, Slack and AWS IAM.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# The start of a token -> the token's kind in words, and its shape. A shape begins with the literal start, for
-# which the search is fast.
+# A literal part of a token, mostly its start -> the token's kind in words, and its shape. A shape begins with
+# literal text, for which the search is fast.
 _TOKENS = {
     "hf_": ("a Hugging Face token", re.compile(r"hf_(?<!\whf_)[A-Za-z0-9]{30,}")),
     **{
@@ -32,14 +32,15 @@ _TOKENS = {
     "PRIVATE KEY-----": ("a private key", re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----")),
     "://": ("a password in a URL", re.compile(r"://([^\s/:@'\"$<>{}]+:[^\s/:@'\"$<>{}]{3,})@")),
 }
+# The last words of a name such as WANDB_API_KEY or --api-key, whose value is a secret.
 _NAME_WORDS = r"(?:PASSWORD|PASSWD|TOKEN|API[_-]?KEY|SECRET|SECRET[_-]KEY|ACCESS[_-]KEY)"
-_NAME_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")
 _SECRET_NAME = re.compile(rf"(?:.*[_-])?{_NAME_WORDS}", re.IGNORECASE)
-# The starts of options that take a secret; most scripts hold none.
+_NAME_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")  # a quick test for such a name
+# A quick test for a script with options that take a secret: it holds one of these texts.
 _SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
 # API_KEY=VALUE in the value of --export or --comment.
 _SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _NAME_WORDS + r")=([^\s,;]+)", re.IGNORECASE)
-# A value that stands for a secret.
+# A text in a value that is no secret, but stands in its place.
 _PLACEHOLDER = re.compile(
     r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE
 )
@@ -49,10 +50,11 @@ _KEY = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[\w+/=.:-]{16,}")  # letters and digit
 @RULES.add("SB806", "warning", "a secret in the script", applies=Applies.ANY_TEXT, marks_secret=True)
 def _secrets(script: JobScript) -> Iterator[Hit]:
     secrets = (*_shaped_secrets(script), *_variable_secrets(script), *_option_secrets(script))
-    for kind, text, at, name in secrets:
+    for kind, text, place, variable in secrets:
         what = f"{kind} ({text[:4]}...): Slurm keeps a copy of the script, and all who can read the "
         what += "file have it"
-        yield Hit(at, what, f"keep it in a file of mode 600: export {name}=$(<~/.secrets/{name.lower()})")
+        fix = f"keep it in a file of mode 600: export {variable}=$(<~/.secrets/{variable.lower()})"
+        yield Hit(place, what, fix)
 
 
 class _Secret(NamedTuple):
@@ -60,19 +62,19 @@ class _Secret(NamedTuple):
 
     kind: str  # the kind in words, such as "a GitHub token"
     text: str
-    at: Place
-    name: str  # the variable that may hold the secret in a better script
+    place: Place
+    variable: str  # the variable that holds the secret in the fix
 
 
 def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield tokens with a known shape, even in comments and directives."""
     text = script.text
-    for start, (kind, shape) in _TOKENS.items():
-        for match in shape.finditer(text) if start in text else ():
-            group = match.lastindex or 0  # 1 in a URL: USER:PASSWORD, else the whole match
+    for literal, (kind, shape) in _TOKENS.items():
+        for match in shape.finditer(text) if literal in text else ():
+            group = match.lastindex or 0  # in a URL, group 1 is USER:PASSWORD; else 0, the whole match
             marked, at = match[group], match.start(group)
-            secret = marked.rpartition(":")[2] if start == "://" else marked
-            if _PLACEHOLDER.search(secret) and start != "PRIVATE KEY-----":
+            secret = marked.rpartition(":")[2] if literal == "://" else marked
+            if _PLACEHOLDER.search(secret) and literal != "PRIVATE KEY-----":
                 continue
             line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
             yield _Secret(kind, secret, script.at(line, column, column + len(marked)), "TOKEN")
@@ -80,12 +82,18 @@ def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
 
 def _variable_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield the values of variables such as API_KEY, in the body and in options such as --export."""
-    for setting in script.body.sets:
-        value = setting.value
-        if value is None or setting.word is None or not setting.name.upper().endswith(_NAME_ENDINGS):
+    for assignment in script.body.assignments:
+        value = assignment.value
+        if value is None or assignment.word is None or not assignment.name.upper().endswith(_NAME_ENDINGS):
             continue
-        if _SECRET_NAME.fullmatch(setting.name) and _is_secret(setting.name, value) and not _has_shape(value):
-            yield _Secret(f"the value of {setting.name}", value, script.at_word(setting.word), setting.name)
+        if (
+            _SECRET_NAME.fullmatch(assignment.name)
+            and _is_secret(assignment.name, value)
+            and not _has_shape(value)
+        ):
+            yield _Secret(
+                f"the value of {assignment.name}", value, script.at_word(assignment.word), assignment.name
+            )
     for name in ("export", "comment", "wckey"):
         for match in _SECRET_PAIR.finditer(script.option(name)):
             if _is_secret(match[1], match[2]) and not _has_shape(match[2]):
@@ -103,14 +111,14 @@ def _option_secrets(script: JobScript) -> Iterator[_Secret]:
             if not _SECRET_NAME.fullmatch(name):
                 continue
             following = words[index + 1] if index + 1 < len(words) else None
-            holder = word if equals else following
-            value = None if holder is None else holder.value
-            if holder is None or value is None:
+            value_word = word if equals else following  # --NAME=VALUE or --NAME VALUE
+            value = None if value_word is None else value_word.value
+            if value_word is None or value is None:
                 continue
             value = value.partition("=")[2] if equals else value
             if _is_secret(name, value) and not _has_shape(value):
                 variable = name.upper().replace("-", "_")
-                yield _Secret(f"the value of --{name}", value, script.at_word(holder), variable)
+                yield _Secret(f"the value of --{name}", value, script.at_word(value_word), variable)
     for command in script.named("wandb"):
         for word in command.words[2:] if command.arguments[:1] == ["login"] else ():
             if _KEY.fullmatch(word.value or ""):
@@ -119,7 +127,10 @@ def _option_secrets(script: JobScript) -> Iterator[_Secret]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Return whether a literal value is a secret, not a placeholder, a path or a number."""
+    """Return whether a value that belongs to a name such as API_KEY is a secret.
+
+    A placeholder, a path or a number is none. A password may be any text of four characters or more.
+    """
     if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
         return False
     if "PASS" in name.upper():
@@ -128,5 +139,5 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _has_shape(value: str) -> bool:
-    """Return whether a value holds a token with a known shape."""
-    return any(start in value and shape.search(value) for start, (_, shape) in _TOKENS.items())
+    """Return whether a value holds a token with a known shape, which `_shaped_secrets` yields."""
+    return any(literal in value and shape.search(value) for literal, (_, shape) in _TOKENS.items())

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from itertools import dropwhile
 
+from sbatchgen.base.finding import Severity
 from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.edits import insert_line_before
@@ -17,8 +18,8 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-PREPARES = programs("prepares")  # programs that may set any variable of the shell, such as source
-# Verbs of ml, after which ml does not load modules.
+PREPARING_PROGRAMS = programs("prepares")  # programs that may set any variable of the shell, such as source
+# Verbs of ml. Without a verb, ml loads the modules that its words name.
 _ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "save", "key", "keyword")
 
 
@@ -26,8 +27,8 @@ _ML_VERBS = ("avail", "av", "list", "spider", "unload", "use", "swap", "show", "
     "SB402", "info", "modules loaded on top of the login shell's", pedantic=True, words=("module", "ml")
 )
 def _inherited_modules(script: JobScript) -> Iterator[Hit]:
-    for command, names in _module_calls(script):
-        verb = names[0] if names else ""
+    for command, words in _module_calls(script):
+        verb = words[0] if words else ""
         if verb in ("purge", "reset", "restore"):
             return
         if verb == "load":
@@ -38,16 +39,19 @@ def _inherited_modules(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB403", "info", "a module without a version", pedantic=True, words=("module", "ml"))
 def _modules_without_version(script: JobScript) -> Iterator[Hit]:
-    for command, names in _module_calls(script):
-        unversioned = [name for name in names[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
-        if names[:1] == ("load",) and unversioned:
+    for command, words in _module_calls(script):
+        unversioned = [name for name in words[1:] if re.fullmatch(r"(?!slurm$)[A-Za-z][A-Za-z_+-]*", name)]
+        if words[:1] == ("load",) and unversioned:
             what = f"{', '.join(unversioned)} without a version: the site may change its default"
             fix = f"module load {unversioned[0]}/VERSION, as module avail shows it"
             yield Hit(script.at_word(command), what, fix)
 
 
 def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]]:
-    """Yield each call of module or ml, with its verb and its names; ml NAME counts as a load."""
+    """Yield each call of module or ml, with its verb and then the modules.
+
+    `module add NAME` and `ml NAME` have the verb load. Other verbs of ml are "", as no rule asks for them.
+    """
     for command in script.named("module", "ml"):
         words = tuple(word.value or "$" for word in command.words[1:] if not word.text.startswith("-"))
         if words and command.name == "ml" and words[0] not in ("load", "purge", "reset", "restore"):
@@ -64,12 +68,12 @@ def _module_calls(script: JobScript) -> Iterator[tuple[Command, tuple[str, ...]]
 def _conda_without_functions(script: JobScript) -> Iterator[Hit]:
     if "l" in script.body.flags or "i" in script.body.flags:  # bash -l reads ~/.bash_profile
         return
-    for command in script.named("conda", "mamba", "micromamba", "\\.", *PREPARES):
+    for command in script.named("conda", "mamba", "micromamba", "\\.", *PREPARING_PROGRAMS):
         may_define_functions = command.name in ("source", ".", "\\.", "module", "ml")
         if command.name in ("source", ".") and len(command.words) > 1:
             file = script.body.text_of(command.words[1])
-            is_only_setup = all(other is command for other in script.named(*PREPARES))
-            if re.search(r"/\.bashrc$", file) and is_only_setup:
+            is_only_preparation = all(other is command for other in script.named(*PREPARING_PROGRAMS))
+            if re.search(r"/\.bashrc$", file) and is_only_preparation:
                 yield from _conda_after_bashrc(script, command)
         if may_define_functions or (command.name == "eval" and re.search("hook|conda|mamba", command.text)):
             return
@@ -78,11 +82,11 @@ def _conda_without_functions(script: JobScript) -> Iterator[Hit]:
             hook = f'eval "$({command.name} shell.bash hook)"'
             if command.name == "micromamba":
                 hook = 'eval "$(micromamba shell hook --shell bash)"'
-            where = "on a line before it"
-            if script.body.language == "sh":  # as in sbatch --wrap
-                hook, where = hook.replace("bash", "posix"), f"before {command.name} activate"
+            place = "on a line before it"
+            if script.body.language == "sh":  # the string of sbatch --wrap has no lines
+                hook, place = hook.replace("bash", "posix"), f"before {command.name} activate"
             edits = insert_line_before(script, command, hook)
-            yield Hit(script.at_word(command), what, f"{hook} {where}", edits=edits)
+            yield Hit(script.at_word(command), what, f"{hook} {place}", edits=edits)
             return
 
 
@@ -106,19 +110,19 @@ def _conda_after_bashrc(script: JobScript, command: Command) -> Iterator[Hit]:
 )
 def _run_not_sourced(script: JobScript) -> Iterator[Hit]:
     for command in script.commands:
-        if command.name and command.name not in SHELLS and not _SHELL_FILES.search(command.path):
+        if command.name and command.name not in SHELLS and not _SOURCED_FILE.search(command.path):
             continue  # to read the words of all commands would be slow
         words = command.words
-        if command.name in SHELLS:  # with -c, -n or -s, the shell does not run a file
+        if command.name in SHELLS:  # the file comes after the options; -c, -n and -s run no file
             words = (*dropwhile(lambda word: re.fullmatch(r"-[eilx]+|--login", word.text), words[1:]),)
         path = script.body.text_of(words[0]).strip("\"'") if words else ""
-        if _SHELL_FILES.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
+        if _SOURCED_FILE.search(path) and (len(words) == 1 or path.endswith("/setvars.sh")):
             what = f"{path} runs in a shell of its own: what it sets does not reach this one"
             yield Hit(script.at_command(command), what, f"source {path}")
 
 
-# Files that only make sense if a shell sources them, such as venv/bin/activate.
-_SHELL_FILES = re.compile(
+# The path of a file that does nothing unless a shell sources it, such as venv/bin/activate.
+_SOURCED_FILE = re.compile(
     r"^/etc/profile(?:\.d/[\w.-]+\.sh)?$|/(?:activate|profile\.d/conda\.sh|\.?bashrc|setvars\.sh)$"
 )
 
@@ -136,13 +140,15 @@ def _sourced_under_nounset(script: JobScript) -> Iterator[Hit]:
         argument = script.body.text_of(command.words[1])
         is_activate = argument == "activate"  # of `conda activate` or `source activate`
         is_setup_file = bool(re.search(r"(?:conda\.sh|bashrc|/etc/profile)$|conda.*/activate$", argument))
-        if (is_activate or is_setup_file) and script.body.option_at("nounset", command.line):
-            culprit = f"{command.name} activate" if is_activate else "the sourced file"
-            what = f"{culprit} may use unset variables: under set -u that ends the job (unbound variable)"
-            # Newer releases of conda work with set -u.
+        if (is_activate or is_setup_file) and script.body.is_option_on("nounset", command.line):
+            cause = f"{command.name} activate" if is_activate else "the sourced file"
+            what = f"{cause} may use unset variables: under set -u that ends the job (unbound variable)"
             is_profile = re.search(r"(?:bashrc|/etc/profile)$", argument) is not None
+            severity: Severity | None = (
+                None if is_profile else "info"
+            )  # new releases of conda work with set -u
             fix = "set +u on a line before it, and set -u after it"
-            yield Hit(script.at_word(command), what, fix, None if is_profile else "info")
+            yield Hit(script.at_word(command), what, fix, severity)
             return
 
 
@@ -156,12 +162,13 @@ def _sourced_under_nounset(script: JobScript) -> Iterator[Hit]:
 )
 def _changed_by_all_tasks(script: JobScript) -> Iterator[Hit]:
     """Find installations that several tasks of an array run at the same time, in the same place."""
-    runs_one_by_one = re.search(r"%1\b", script.option("array"))
+    runs_one_by_one = re.search(r"%1\b", script.option("array"))  # --array=1-10%1
     if script.array_tasks < 2 or runs_one_by_one or _OWN_PLACE.search(script.text):
         return
     for command in script.named("uv", "pip", "pip3", "conda", "mamba", "python", "python3"):
-        start = " ".join([command.name, *command.arguments[:3]])
-        if _CHANGES.match(start) and (command.context.top or _runs_if_missing(command, script)):
+        command_start = " ".join([command.name, *command.arguments[:3]])
+        runs = command.context.is_top_level or _runs_if_missing(command, script)
+        if runs and _CHANGE_START.match(command_start):
             what = f"{script.array_tasks} tasks of the array do this at the same time, in one environment: "
             what += "some find it half made"
             fix = "make the environment once, before the array; or flock ENVIRONMENT.lock before the command"
@@ -172,30 +179,29 @@ def _changed_by_all_tasks(script: JobScript) -> Iterator[Hit]:
 def _runs_if_missing(command: Command, script: JobScript) -> bool:
     """Return whether a command runs only if a file or folder is missing, as in [ -d venv ] || uv venv.
 
-    All tasks of an array may see at once that the file is missing.
+    Several tasks of an array may find at the same time that it is missing, and then all run the command.
     """
     context = command.context
-    if context.loop or context.function or context.substitution or context.trap:
+    if context.in_loop or context.function or context.in_substitution or context.trap_signals:
         return False
     tests = [other for other in script.body.commands if other.is_test and other.end <= command.at]
-    if not tests or {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & {*_variable_names(tests[-1])}:
+    if not tests:
         return False
     text, test = script.body.source.text, tests[-1]
+    variables = {name for word in test.words for name in word.variables}
+    if {"SLURM_ARRAY_TASK_ID", "SLURM_PROCID"} & variables:
+        return False  # the script lets one task run the command
     between = text[test.end : command.at]
     is_negated = "!" in text[max(test.at - 3, 0) : test.end]
+    # if [ ! -d venv ]; then COMMAND, or [ -d venv ] || COMMAND
     is_in_branch = between.lstrip("] \t;\n").startswith("then" if is_negated else "||")
-    return is_in_branch and bool(_FILE_TEST.search(test.text)) and not _NEXT_BRANCH.search(between)
-
-
-def _variable_names(command: Command) -> Iterator[str]:
-    """Yield the variables in the words of a command."""
-    return (name for word in command.words for name in word.variables)
+    return is_in_branch and bool(_FILE_TEST.search(test.text)) and not _BRANCH_END.search(between)
 
 
 _FILE_TEST = re.compile(r"\s-[defx]\s")
-_NEXT_BRANCH = re.compile(r"\b(?:else|elif|fi|done)\b")
+_BRANCH_END = re.compile(r"\b(?:else|elif|fi|done)\b")
 # The start of a command that changes an environment.
-_CHANGES = re.compile(
+_CHANGE_START = re.compile(
     r"uv (?:sync|pip (?:install|sync)|venv)\b|pip3? install\b"
     r"|(?:conda|mamba) (?:(?:env )?(?:create|update)|install)\b"
     r"|python3? -m (?:venv|pip install)\b"

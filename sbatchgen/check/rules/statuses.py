@@ -1,4 +1,4 @@
-"""Rules about statuses: programs whose failure a pipe, a later command or an echo hides.
+"""Rules about failures that Slurm does not see, as a pipe or a later command hides the status of a program.
 
 Source: bash(1), Pipelines and Exit Status.
 """
@@ -18,12 +18,12 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script
+_SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script, such as echo
 _SERVER = re.compile(r"\bjupyter|\brserver\b|\bcode-server\b|\btensorboard\b|--NotebookApp")
 
 
 @RULES.add(
-    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.NOT_WRITERS, words=("|",)
+    "SB311", "warning", "a pipe that hides a failed program", applies=Applies.JOB_SCRIPTS, words=("|",)
 )
 def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
     body = script.body
@@ -35,30 +35,34 @@ def _failure_hidden_in_pipe(script: JobScript) -> Iterator[Hit]:
             continue  # only a command before the last stage loses its status
         if not (launch.is_training or launch.step or launch.mpi) or launch.is_helper:
             continue
-        if command.context.substitution or body.option_at("pipefail", command.line):
+        if command.context.in_substitution or body.is_option_on("pipefail", command.line):
             continue
-        if any(use.name == "PIPESTATUS" for use in body.uses):
+        if any(use.name == "PIPESTATUS" for use in body.variable_uses):
             continue  # the script checks the status itself
         if any(other.name == "set" and "+e" in other.arguments for other in pipe.stages[command.stage]):
             continue  # the script ignores the status
         seen.add(id(pipe))
         last = next((other.name for other in reversed(pipe.stages[-1]) if other.name), "")
-        if command.context.condition and last.endswith("grep"):
+        if command.context.is_tested and last.endswith("grep"):
             continue  # grep tests the program's output
         is_check = _is_check_before_work(script, command)
-        what = f"the pipe ends with the status of {last or 'its last command'}: if {_name(command)} fails, "
+        what = f"the pipe ends with the status of {last or 'its last command'}: "
+        what += f"if {_short_name(command)} fails, "
         what += "the script continues" if is_check else "the job is shown as COMPLETED"
-        has_errexit = body.option_at("errexit", command.line)
-        is_last = body.last in pipe.stages[-1]  # the script has the status of the pipe
-        fix = f"set -{'o' if has_errexit or is_last else 'eo'} pipefail on a line before it"
-        is_safe = body.language == "bash" and not has_errexit and is_last
+        has_errexit = body.is_option_on("errexit", command.line)
+        ends_script = body.last_command in pipe.stages[-1]
+        fix = f"set -{'o' if has_errexit or ends_script else 'eo'} pipefail on a line before it"
+        is_safe = body.language == "bash" and not has_errexit and ends_script
         edits = insert_line_before(script, command, "set -o pipefail") if is_safe else ()
         yield Hit(script.at_command(command), what, fix, "info" if is_check else None, edits)
     yield from _pipes_of_tasks(script)
 
 
 def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
-    """Find pipes whose last command gives a task its status, such as bash -c 'python train.py | tee log'."""
+    """Find a string whose last command is a pipe, such as bash -c 'python train.py | tee log'.
+
+    The task then has the status of tee.
+    """
     for launch in script.steps:
         for shell, body in launch.shell_strings if not launch.is_helper else ():
             texts = [*shell.options.values(), body.source.text]
@@ -68,28 +72,36 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
             pipes = (command.pipe for command in body.commands if command.at <= program_at < command.end)
             pipe = next((pipe for pipe in pipes if pipe and len(pipe.stages) > 1), None)
             last = pipe.stages[-1][-1] if pipe else None
-            if pipe and last and last.name in PIPE_FILTERS and _ENDS_TASK.match(body.source.text, last.end):
+            if (
+                pipe
+                and last
+                and last.name in PIPE_FILTERS
+                and _END_OF_STRING.match(body.source.text, last.end)
+            ):
                 name = launch.program.name if program_at < last.at else pipe.stages[0][0].name
                 what = f"a task ends with the status of {last.name}: if {name} fails, srun ends with 0, and "
                 what += "the job is shown as COMPLETED"
                 yield Hit(script.at_command(launch.command), what, "set -o pipefail in front, in the string")
 
 
-# The texts that may follow the last command of a string, also within an if, such as "; else echo no; fi".
-_ENDS_TASK = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
+# A text that may follow the last command of a string. In an `if`, it is such as "; else echo no; fi".
+_END_OF_STRING = re.compile(r"[\s;]*(?:(?:fi|esac)\b[\s;]*)*\Z|[\s;]*(?:else|elif)\b[^\0]*\bfi[\s;]*\Z")
 
 
 def _is_check_before_work(script: JobScript, command: Command) -> bool:
-    """Return whether a command in an if only checks something, such as the network, before the work."""
+    """Return whether a command in an if only checks something, such as the network, before the work.
+
+    The work is then a later launch that is not in a branch, or that is in a loop.
+    """
     context = command.context
-    if context.loop or not context.branch:
+    if context.in_loop or not context.in_branch:
         return False
     later = (launch for launch in script.launches if launch.command.at > command.at and not launch.is_helper)
-    contexts = (launch.command.context for launch in later)
-    return any(work.loop or not work.branch for work in contexts)
+    later_contexts = [launch.command.context for launch in later]
+    return any(later_context.in_loop or not later_context.in_branch for later_context in later_contexts)
 
 
-@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.NOT_WRITERS)
+@RULES.add("SB312", "warning", "a last command that hides a failed program", applies=Applies.JOB_SCRIPTS)
 def _failure_hidden_at_end(script: JobScript) -> Iterator[Hit]:
     hits = [*_hidden_by_last_command(script)]
     yield from hits or printed_failures(script)
@@ -97,28 +109,32 @@ def _failure_hidden_at_end(script: JobScript) -> Iterator[Hit]:
 
 def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     """Find a last command whose status hides that the work of the script failed."""
-    body, last = script.body, script.body.last
-    has_error_trap = any("ERR" in inner.context.trap for _, inner in body.traps)
+    body, last = script.body, script.body.last_command
+    has_error_trap = any("ERR" in inner.context.trap_signals for _, inner in body.traps)
     if last is None or has_error_trap:
         return
     is_exit_0 = last.name == "exit" and last.arguments == ["0"]
     hides_status = (
-        (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.branch and not last.is_test
+        (last.name in _SMALL_PROGRAMS or is_exit_0) and not last.context.in_branch and not last.is_test
     )
-    status_uses = [use for use in body.uses if use.name in ("?", "PIPESTATUS")]
-    # A status that the last command prints is lost.
+    status_uses = [use for use in body.variable_uses if use.name in ("?", "PIPESTATUS")]
+    # Whether the script reads a status. The last command may print a status, but then the status is lost.
     keeps_status = any(not last.at <= use.at < last.end for use in status_uses)
     wait = _wait_for_all(script)
     if wait and (wait is last or (hides_status and not keeps_status)):
         what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
         if wait.arguments:
-            what = "wait for several processes ends with that of the last: a failed job is shown as COMPLETED"
+            what = (
+                "wait for several processes ends with the status of the last one: a failed job is shown as "
+            )
+            what += "COMPLETED"
         fix = "pids+=($!) after each &, and wait $pid for each"
         yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
         return
     work = last_work(script)
-    if work is None or _SERVER.search(work.text) or body.option_at("errexit", work.line):
-        return  # a server only ends when it is killed
+    # A server ends only when it is killed, so its status means nothing.
+    if work is None or _SERVER.search(work.text) or body.is_option_on("errexit", work.line):
+        return
     if other := _status_of_other_command(script, work):
         what = f"$? is the status of {other.name}, not of {work.name}: a failed job is shown as COMPLETED"
         yield Hit(script.at_command(other), what, f"rc=$? right after {work.name}")
@@ -126,8 +142,8 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     if hides_status and work.at < last.at and not keeps_status:
         what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
         if not is_exit_0:
-            what = f"the script ends with the status of {last.name}: if {_name(work)} in line {work.line} "
-            what += "fails, the job is shown as COMPLETED"
+            what = f"the script ends with the status of {last.name}: if {_short_name(work)} in line "
+            what += f"{work.line} fails, the job is shown as COMPLETED"
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
 
@@ -135,17 +151,18 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
 def _wait_for_all(script: JobScript) -> Command | None:
     """Return the last `wait`, if the script waits there for several programs in the background."""
     waits = script.named("wait")
-    launch_offsets = [launch.command.at for launch in script.launches if not launch.is_helper]
-    has_background = any(launch.command.background and not launch.is_helper for launch in script.launches)
-    if not has_background or not waits or any(wait.context.branch or wait.context.loop for wait in waits):
+    commands = [launch.command for launch in script.launches if not launch.is_helper]
+    if not waits or not any(command.in_background for command in commands):
+        return None
+    if any(wait.context.in_branch or wait.context.in_loop for wait in waits):
         return None
     if any(len(wait.words) == 2 and "[@]" not in wait.words[1].text for wait in waits):
         return None  # the wait is for one process
-    return waits[-1] if waits[-1].at > launch_offsets[-1] else None
+    return waits[-1] if waits[-1].at > commands[-1].at else None
 
 
-def _name(command: Command) -> str:
-    """Return the name of a command for a message, at most 30 characters."""
+def _short_name(command: Command) -> str:
+    """Return the name of a command for a message, in at most 30 characters."""
     return command.name[:30] or (command.words[0].text[:30] if command.words else "the command")
 
 
@@ -160,35 +177,39 @@ def last_work(script: JobScript) -> Command | None:
     for command in reversed(script.body.commands):
         context = command.context
         is_launch = id(command) in launched
-        is_conditional = context.branch and not is_launch
-        is_skipped = context.condition or context.function or is_conditional or context.substitution
-        if is_launch and (is_skipped or command.background):
+        is_conditional = context.in_branch and not is_launch
+        may_be_checked = context.is_tested or context.function or is_conditional or context.in_substitution
+        if is_launch and (may_be_checked or command.in_background):
             return None
-        if is_skipped or command.background or command.is_test or (command.pipe and command.stage):
+        if may_be_checked or command.in_background or command.is_test or (command.pipe and command.stage):
             continue
-        does_work = is_launch or (command.name and command.name not in _NO_WORK)
-        if does_work and command.arguments != ["--version"] and (command.name != "wait" or command.arguments):
+        does_work = is_launch or (command.name and command.name not in _IDLE_PROGRAMS)
+        is_plain_wait = command.name == "wait" and not command.arguments
+        if does_work and command.arguments != ["--version"] and not is_plain_wait:
             return command
     return None
 
 
 def _status_of_other_command(script: JobScript, work: Command) -> Command | None:
-    """Return the small command whose status the script reads with $?, in place of the work's; else None."""
-    for use in script.body.uses if "$?" in script.text else ():
+    """Return the command between the work and the first $? after it, such as echo; None without one.
+
+    The script means the status of the work, and reads the status of this command.
+    """
+    for use in script.body.variable_uses if "$?" in script.text else ():
         if use.name != "?":
             continue
-        # From the work on: commands that end before the $?.
-        before = [
+        # The commands from the work on that end before the $?.
+        earlier = [
             command for command in script.body.commands if work.at <= command.at and command.end <= use.at
         ]
-        nearest = max(before, key=lambda command: command.end, default=None)
+        nearest = max(earlier, key=lambda command: command.end, default=None)
         if nearest is not None:
             is_small = nearest is not work and nearest.name in ("date", "echo", "printf")
-            return nearest if is_small and nearest.context.top else None
+            return nearest if is_small and nearest.context.is_top_level else None
     return None
 
 
-_NO_WORK = HELPERS | _SMALL_PROGRAMS | programs("builtin", "environment")
+_IDLE_PROGRAMS = HELPERS | _SMALL_PROGRAMS | programs("builtin", "environment")  # programs that do no work
 
 
 @RULES.add("SB329", "warning", "a pipe that hides a failure from ||", words=("||",))
@@ -198,13 +219,14 @@ def _failure_hidden_from_or(script: JobScript) -> Iterator[Hit]:
         pipe = command.pipe
         if pipe is None or command.stage == 0 or command.stage != len(pipe.stages) - 1:
             continue
-        if not command.context.condition or body.option_at("pipefail", command.line):
+        if not command.context.is_tested or body.is_option_on("pipefail", command.line):
             continue
-        after = body.source.text[command.end : command.end + 40]
-        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", after):
+        following = body.source.text[command.end : command.end + 40]
+        # || exit, or || { echo failed; exit
+        if re.match(r"[ \t]*\|\|[ \t]*(?:exit|\{[ \t]*echo[^;}]*;[ \t]*exit)\b", following):
             first = next((command.name for command in pipe.stages[0] if command.name), "")
             if first in ("echo", "printf", "cat", "ls", ""):
-                continue  # these seldom fail
+                continue  # these programs seldom fail
             what = f"|| sees the status of {command.name}: the exit is not reached when {first} fails"
             yield Hit(script.at_command(command), what, "set -o pipefail on a line before it")
 

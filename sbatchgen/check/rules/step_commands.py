@@ -1,4 +1,4 @@
-"""Rules about steps without a program, or with options that a step can't have: SB332, SB333, SB351, SB354.
+"""Rules about commands that start no program or a wrong one, and about options that a step can't have.
 
 Sources: srun(1), "No command given to execute" and "applies to job allocations"; bash(1), EXPANSION; steps on
 Slurm 22.05 and 26.05 (docs/design/slurm.md).
@@ -17,10 +17,12 @@ from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-# With these options, srun needs no program.
-_ANSWER_OPTIONS = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
-_JOB_OPTIONS = ("dependency", "begin")  # other options of new jobs do no harm in steps
+# With one of these options, srun needs no program.
+_OPTIONS_WITHOUT_PROGRAM = frozenset(("version", "help", "usage", "test-only", "external-launcher"))
+# Options of new jobs that people take for options of steps. Others do no harm in steps.
+_JOB_OPTIONS = ("dependency", "begin")
 _GRES_REFUSED_SINCE = "26.05"  # the first release that refuses --gres beside an inherited --gpus-per-node
+# The start of a variable that Slurm, CUDA or MPI sets, or a parameter of the shell.
 _SLURM_VARIABLE = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 
 
@@ -28,13 +30,13 @@ _SLURM_VARIABLE = re.compile(r"SLURM|SBATCH|SRUN|CUDA_|PMI|[0-9@*#?$!-]")
 def _no_program(script: JobScript) -> Iterator[Hit]:
     from sbatchgen.check.bash.chain import chain
 
-    started = {id(launch.command) for launch in script.launches}
+    launch_commands = {id(launch.command) for launch in script.launches}
     for command in script.named("srun"):
-        if id(command) in started:
+        if id(command) in launch_commands:
             continue
         tools = chain(command, script.body)
         step = tools[0] if len(tools) == 1 and tools[0].name == "srun" else None
-        if step is None or step.rest or _ANSWER_OPTIONS & step.options.keys():
+        if step is None or step.rest or _OPTIONS_WITHOUT_PROGRAM & step.options.keys():
             continue
         if any(word.variables or "$" in word.text or "`" in word.text for word in step.words[1:]):
             continue  # the value may hold a program
@@ -48,28 +50,32 @@ def _no_program(script: JobScript) -> Iterator[Hit]:
 def _incomplete_command(script: JobScript) -> Iterator[Hit]:
     if script.sources_commands:
         return  # a sourced file may set the variables
-    sets = {setting.name: setting for setting in script.body.sets if setting.word and not setting.append}
+    assignment_of = {
+        assignment.name: assignment
+        for assignment in script.body.assignments
+        if assignment.word and not assignment.is_append
+    }
     reported: set[str] = set()
     for launch in script.launches:
         for name in (name for word in launch.command.words for name in word.variables):
-            for missing in _unset_names(script, sets.get(name)):
+            for missing in _unset_names(script, assignment_of.get(name)):
                 if missing not in reported:
                     reported.add(missing)
                     what = f"{name} starts a program with ${missing}, which the script does not set: it is "
                     what += "empty unless the environment has it"
                     fix = f"set {missing} before {name}, or write ${{{missing}:?}}"
-                    yield Hit(script.at_start(sets[name]), what, fix)
+                    yield Hit(script.at_start(assignment_of[name]), what, fix)
 
 
-def _unset_names(script: JobScript, setting: Assignment | None) -> Iterator[str]:
-    """Yield the variables that the string of a variable such as CMD="python $MAIN" uses, and nothing sets.
+def _unset_names(script: JobScript, assignment: Assignment | None) -> Iterator[str]:
+    """Yield the variables in the value of an assignment such as CMD="python $MAIN" that nothing sets.
 
     Variables that Slurm or a site may set do not count.
     """
-    pieces = setting.word.pieces if setting and setting.word else ()
+    pieces = assignment.word.pieces if assignment and assignment.word else ()
     if not any(" " in piece.text for piece in pieces if piece.kind == "text"):
         return  # a single word is usually a path
-    if setting and script.body.option_at("nounset", setting.line):
+    if assignment and script.body.is_option_on("nounset", assignment.line):
         return  # bash ends at the unset variable, and names it
     for piece in pieces:
         is_known = piece.name in script.assigned_names | script.tested_words | ALWAYS_SET | SITE_VARIABLES
@@ -86,7 +92,7 @@ def _unset_names(script: JobScript, setting: Assignment | None) -> Iterator[str]
     report="https://github.com/NVIDIA/NVFlare/pull/5269",
 )
 def _job_options(script: JobScript) -> Iterator[Hit]:
-    """Find options of new jobs. Skip scripts without directives, where srun allocates a job itself."""
+    """Find options of new jobs in a step. Without directives, srun may allocate a job itself."""
     for launch in script.steps if script.directive_lines else ():
         step = launch.step
         if step is None or "jobid" in step.options:
@@ -122,10 +128,10 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
             delimiter = redirect.target
             if delimiter is None or redirect.operator not in ("<<", "<<-"):
                 continue
-            if delimiter.quoted or "\\" in delimiter.text:
+            if delimiter.is_quoted or "\\" in delimiter.text:
                 continue  # bash does not expand the text
             text = re.split(rf"(?m)^\t*{re.escape(delimiter.text)}$", command.source.text[delimiter.end :])[0]
-            for match in _MADE_VARIABLE.finditer(text):
+            for match in _ASSIGNMENT_IN_TEXT.finditer(text):
                 name = match[1] or match[2]
                 # Later in the text: $NAME or ${NAME}, without a backslash.
                 is_used = re.search(rf"(?<!\\)\$(?:{name}\b|\{{{name}[:}}\[])", text[match.end() :])
@@ -136,7 +142,7 @@ def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
                     return
 
 
-# A variable that the text of the here-document itself sets: NAME=VALUE or for NAME in.
-_MADE_VARIABLE = re.compile(
+# A line of a here-document that sets a variable: NAME=VALUE or for NAME in.
+_ASSIGNMENT_IN_TEXT = re.compile(
     r"(?m)^[ \t]*(?:(?:export[ \t]+)?([A-Za-z_]\w*)=.*$|for[ \t]+([A-Za-z_]\w*)[ \t]+in\b.*$)"
 )

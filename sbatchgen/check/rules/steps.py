@@ -1,4 +1,4 @@
-"""Rules about Slurm steps: variables of their tasks, steps in the background, and shared CPUs and GPUs.
+"""Rules about Slurm steps: their variables, steps in the background, steps that block or repeat each other.
 
 Sources: srun(1) and sbatch(1) of Slurm 22.05 and the release notes up to 26.05; torch/distributed/run.py of
 torch 2.13; bash(1).
@@ -10,29 +10,32 @@ import re
 from collections.abc import Iterator
 
 from sbatchgen.base.quoting import counted
-from sbatchgen.check.bash import Assignment, Word
+from sbatchgen.check.bash import Assignment, Command, Word
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import insert_line_after
 from sbatchgen.check.rules.rule import Hit, Rules
+from sbatchgen.check.rules.step_resources import takes_all_cpus, takes_all_gpus
 from sbatchgen.check.script.launches import Launch
-from sbatchgen.check.script.resource_request import GPU_OPTIONS
 from sbatchgen.check.script.script import JobScript
 
 RULES: Rules[JobScript] = Rules()
 
-_KEEPING_PROGRAMS = programs("keeps")  # programs for which the script waits
-POLLING_PROGRAMS = programs("polls")  # programs that ask slurmctld
+_AWAITED_PROGRAMS = programs("keeps")  # programs for which the script waits, such as sleep
+POLLING_PROGRAMS = programs("polls")  # programs that ask slurmctld, such as squeue
+# Variables that Slurm sets to another value for each task or each node.
 TASK_VARIABLES = frozenset(("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_TASK_PID"))
-# Variables with different values on different nodes.
+# Variables with the numbers of a node's GPUs, which may differ between nodes.
 NODE_VARIABLES = frozenset(
     ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 )
-MANY_GPUS = 4  # a job with this number of GPUs on a node usually has whole nodes, all with the same numbers
-# The values of _LEAVING_PROGRAMS: the end of a message after the program's name, and the fix.
+# A job with this number of GPUs on a node or more usually has whole nodes, where the numbers are the same.
+MANY_GPUS = 4
 _RETURNS_AT_ONCE = (
     "returns at once: bash continues, the script ends, and Slurm kills what it started",
     "start the program itself",
 )
+# Programs whose processes leave the job, or that need a terminal -> the message without the program's name at
+# its start, and the fix.
 _LEAVING_PROGRAMS = {
     "sudo": ("may ask for a password, which a batch job can't type", "remove it"),
     "ssh": (
@@ -47,16 +50,16 @@ _LEAVING_PROGRAMS = {
     "tmux": _RETURNS_AT_ONCE,
     "nohup": ("does nothing in a batch job, which has no terminal", "remove it"),
 }
-# Programs that scripts usually start on purpose: a site may allow sudo, and ssh may leave the cluster.
+# Programs that scripts often start on purpose: a site may allow sudo, and ssh may go to another cluster.
 USUALLY_MEANT_PROGRAMS = programs("usually-meant")
 # Arguments of sleep from an hour on: 3600, 90m, 1h, infinity.
 _HOUR_OR_MORE = re.compile(
     r"inf(?:inity)?|(?:3[6-9]\d\d|[4-9]\d{3}|\d{5,})(?:\.\d+)?s?|(?:[6-9]\d|\d{3,})(?:\.\d+)?m|[1-9]\d*(?:\.\d+)?[hd]",
     re.ASCII,
 )
-# A script with such a text goes through the nodes of its job.
+# A script with such a text starts something on each node of its job.
 _LISTS_NODES = re.compile(r"show hostnames|SLURM_(?:JOB_)?NODELIST|SLURM_LAUNCH_NODE")
-_WAITING_PROGRAMS = programs("waits")  # programs that run on while the GPUs are idle, such as sleep
+_IDLE_PROGRAMS = programs("waits")  # programs that run on while the GPUs are idle, such as sleep
 
 
 @RULES.add(
@@ -66,15 +69,16 @@ _WAITING_PROGRAMS = programs("waits")  # programs that run on while the GPUs are
     words=(*TASK_VARIABLES, *NODE_VARIABLES),
 )
 def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
-    is_first_native = True  # exported variables are reported for the first launch without a launcher
-    if not any(use.name in TASK_VARIABLES | NODE_VARIABLES for use in script.body.uses):
+    has_seen_native = False  # whether a launch without a launcher was judged, for which exports are reported
+    if not any(use.name in TASK_VARIABLES | NODE_VARIABLES for use in script.body.variable_uses):
         return
     for launch in script.steps:
         tasks, nodes = launch.tasks, launch.nodes
         if tasks is None or tasks < 2:
             continue
         names = TASK_VARIABLES if nodes != 1 else TASK_VARIABLES - {"SLURM_NODEID"}
-        if nodes and nodes > 1 and 0 < script.resources.gpu_count < MANY_GPUS and not script.has_own_nodes:
+        shares_nodes = 0 < script.resources.gpu_count < MANY_GPUS and not script.has_own_nodes
+        if nodes and nodes > 1 and shares_nodes:
             names |= NODE_VARIABLES
         for word, name in _expanded_early(script, launch, names):
             has_rendezvous = launch.launcher and launch.launcher.option("rdzv-backend")
@@ -85,42 +89,44 @@ def _variable_expanded_early(script: JobScript) -> Iterator[Hit]:
             fix = f"single quotes: srun bash -c '... ${name} ...'"
             yield Hit(script.at_word(word), what, fix)
             break
-        if launch.runs_rank_per_task and is_first_native:
-            is_first_native = False
-            for setting, name in _exported_early(script, launch, names):
-                what = f"{setting.name}=${name} is set before srun starts: all {tasks} tasks get the same "
+        if launch.runs_rank_per_task and not has_seen_native:
+            has_seen_native = True
+            for assignment, name in _exported_early(script, launch, names):
+                what = f"{assignment.name}=${name} is set before srun starts: all {tasks} tasks get the same "
                 what += "value, 0"
-                fix = f"srun bash -c 'export {setting.name}=${name}; exec python ...'"
-                yield Hit(script.at_start(setting), what, fix)
+                fix = f"srun bash -c 'export {assignment.name}=${name}; exec python ...'"
+                yield Hit(script.at_start(assignment), what, fix)
 
 
 @RULES.add("SB309", "error", "a script that ends before its background processes", words=("&",))
 def _unawaited_background(script: JobScript) -> Iterator[Hit]:
     """Find the last program in the background, if the script ends without waiting for it."""
-    background = [launch for launch in script.launches if launch.command.background and not launch.is_helper]
-    if not background:
+    in_background = [
+        launch for launch in script.launches if launch.command.in_background and not launch.is_helper
+    ]
+    if not in_background:
         return
-    command = background[-1].command
+    command = in_background[-1].command
     context = command.context
     is_single_stage = not command.pipe or len(command.pipe.stages) == 1
-    is_conditional = context.branch and not context.loop
-    if context.function or context.substitution or context.trap or is_conditional:
+    is_conditional = context.in_branch and not context.in_loop
+    if context.function or context.in_substitution or context.trap_signals or is_conditional:
         return
     may_wait = script.body.traps or script.sources_commands
     if may_wait or script.named("eval", "wait", "coproc", "fg", "exec"):
         return
     same_pipe = {id(other) for stage in command.pipe.stages for other in stage} if command.pipe else set()
     following = (other for other in script.body.commands if other.at > command.at)
-    rest = [other for other in following if id(other) not in same_pipe and not other.context.function]
-    if rest and not is_single_stage:
+    later = [other for other in following if id(other) not in same_pipe and not other.context.function]
+    if later and not is_single_stage:
         return
-    # The script does not wait for a program of a loop that also runs in the background.
-    foreground = [
+    # Of the later commands, those for which the script waits.
+    in_foreground = [
         other
-        for other in rest
-        if other.name in _KEEPING_PROGRAMS or not (other.context.loop and other.background)
+        for other in later
+        if other.name in _AWAITED_PROGRAMS or not (other.context.in_loop and other.in_background)
     ]
-    if any(other.context.loop or not (other.is_test or other.name in QUICK_PROGRAMS) for other in foreground):
+    if any(other.context.in_loop or not _is_quick(other) for other in in_foreground):
         return  # the background program may end before a loop or a slow command does
     if any(launch.command.at > command.at and not launch.is_helper for launch in script.launches):
         return
@@ -129,25 +135,30 @@ def _unawaited_background(script: JobScript) -> Iterator[Hit]:
     yield Hit(script.at_command(command), what, "add a last line: wait", edits=edits)
 
 
-QUICK_PROGRAMS = programs("quick")  # programs that end before a process in the background does
+QUICK_PROGRAMS = programs("quick")  # programs that end in a moment, such as echo
+
+
+def _is_quick(command: Command) -> bool:
+    """Return whether a command ends before a process in the background does."""
+    return command.is_test or command.name in QUICK_PROGRAMS
 
 
 @RULES.add("SB310", "warning", "job steps that block each other", words=("&",))
 def _blocking_steps(script: JobScript) -> Iterator[Hit]:
-    background = [launch for launch in script.steps if launch.command.background]
+    in_background = [launch for launch in script.steps if launch.command.in_background]
     greedy = [
-        launch for launch in background if _takes_all_cpus(launch, script) or _takes_all_gpus(launch, script)
+        launch for launch in in_background if takes_all_cpus(launch, script) or takes_all_gpus(launch, script)
     ]
     text = script.body.source.text
-    awaited = [launch for launch in greedy if _IS_AWAITED.match(text, launch.command.end)]
-    # A loop starts its step several times: 2 stands for any such number.
-    count = sum(2 if launch.command.context.loop and launch not in awaited else 1 for launch in greedy)
+    awaited = [launch for launch in greedy if _WAIT_AFTER_STEP.match(text, launch.command.end)]
+    # The number of greedy steps. A loop starts its step several times, for which 2 is enough here.
+    count = sum(2 if launch.command.context.in_loop and launch not in awaited else 1 for launch in greedy)
     if count == 1:
         yield from _blocked_foreground(script, greedy[0])
     if count < 2:
         return
     if step := greedy[0].step:
-        takes = "CPUs" if any(_takes_all_cpus(launch, script) for launch in greedy) else "GPUs"
+        takes = "CPUs" if any(takes_all_cpus(launch, script) for launch in greedy) else "GPUs"
         what = f"each srun takes all {takes} of its nodes: the steps run one after another"
         fix = "srun --exact --ntasks=1 --cpus-per-task=N --mem=N"
         if option := script.resources.gpu_option:  # with other options, 22.05 gives a step all GPUs
@@ -155,19 +166,21 @@ def _blocking_steps(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_word(step.words[0]), what, fix)
 
 
-_IS_AWAITED = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # a loop that waits before the next step
+_WAIT_AFTER_STEP = re.compile(r"\s*&\s*(?:#.*\s*)?wait\b")  # the text after the step in: srun ... & wait
 
 
 def _blocked_foreground(script: JobScript, first: Launch) -> Iterator[Hit]:
-    """Find a step in the foreground that waits for the CPUs of the step `first` in the background."""
+    """Find a step in the foreground that waits for CPUs which the step `first` in the background holds."""
     # The offsets of commands after which the first step has ended.
     ends = [end.at for end in script.named("wait", "kill", "scancel") if end.at > first.command.at]
     for launch in script.steps:
         command = launch.command
-        is_later = command.at > first.command.at and not (command.background or command.context.substitution)
-        if not is_later or (ends and ends[0] < command.at) or not _takes_all_cpus(launch, script):
+        is_in_foreground = not (command.in_background or command.context.in_substitution)
+        if command.at <= first.command.at or not is_in_foreground:
             continue
-        if launch.step is not None and not command.context.branch and not first.command.context.branch:
+        if (ends and ends[0] < command.at) or not takes_all_cpus(launch, script):
+            continue
+        if launch.step is not None and not command.context.in_branch and not first.command.context.in_branch:
             what = f"the srun in line {first.command.line} holds all CPUs of its nodes while it runs in the "
             what += "background: this one waits for it"
             fix = "srun --overlap --mem=0, or --exact for both"
@@ -182,16 +195,16 @@ def _blocked_foreground(script: JobScript, first: Launch) -> Iterator[Hit]:
     words=("CUDA_VISIBLE_DEVICES",),
 )
 def _gpus_of_others(script: JobScript) -> Iterator[Hit]:
-    for setting in script.body.sets:
-        if setting.name != "CUDA_VISIBLE_DEVICES" or setting.prefix or not script.resources.gpu_count:
+    gpus = script.resources.gpu_count
+    for assignment in script.body.assignments_of("CUDA_VISIBLE_DEVICES") if gpus else ():
+        if assignment.is_prefix:
             continue
-        value = setting.value or ""
-        gpus = script.resources.gpu_count
+        value = assignment.value or ""
         if re.fullmatch(r"\d{1,3}(?:,\d{1,3})*", value, re.ASCII) and max(map(int, value.split(","))) >= gpus:
             own_gpus = "one GPU on a node, number 0" if gpus == 1 else f"GPUs 0 to {gpus - 1} on a node"
             what = f"CUDA_VISIBLE_DEVICES={value}, but the job has {own_gpus}: "
             what += "others don't exist, or are another job's"
-            yield Hit(script.at_start(setting), what, "remove it: Slurm sets it")
+            yield Hit(script.at_start(assignment), what, "remove it: Slurm sets it")
 
 
 @RULES.add("SB317", "warning", "Slurm commands in a loop", pedantic=True, words=("watch", *POLLING_PROGRAMS))
@@ -200,8 +213,9 @@ def _polling_loop(script: JobScript) -> Iterator[Hit]:
         name = command.name
         if name == "watch" and command.arguments:
             name = next((word for word in command.arguments if word in POLLING_PROGRAMS), "")
-        elif not command.context.loop:
+        elif not command.context.in_loop:
             continue
+        # `scontrol show hostnames` does not ask slurmctld.
         if name == "scontrol" and ("show" not in command.arguments or "host" in command.text):
             continue
         if name:
@@ -225,38 +239,41 @@ def _commands_outside_job(script: JobScript) -> Iterator[Hit]:
         name, words = command.name, command.words[1:]
         # The first operand: the host of ssh, the verb of docker, the program of sudo.
         operand = next((word for word in words if not word.text.startswith("-")), None)
-        first = operand.text if operand else ""
-        if name == "docker" and first not in ("run", "exec"):
+        operand_text = operand.text if operand else ""
+        if name == "docker" and operand_text not in ("run", "exec"):
             continue
         if name == "ssh" and any(re.fullmatch(r"-(?=\w*[LRDNV])\w+", word.text) for word in words):
             continue  # ssh makes a tunnel (-L, -R, -D, -N) or shows its version (-V)
-        if name == "sudo" and first.startswith("/"):
+        if name == "sudo" and operand_text.startswith("/"):
             continue  # the site may let all users run this program
         flags = "".join(word.text[1:] for word in words if re.fullmatch("-[it]{1,2}", word.text))
         if name == "docker" and {"i", "t"} <= set(flags):
-            what = f"docker {first} -it needs a terminal, which a batch job does not have: it ends at once"
-            yield Hit(script.at_command(command), what, f"docker {first} without -t")
+            what = f"docker {operand_text} -it needs a terminal, which a batch job does not have: "
+            what += "it ends at once"
+            yield Hit(script.at_command(command), what, f"docker {operand_text} without -t")
             continue
         what, fix = _LEAVING_PROGRAMS[name]
-        goes_to_node = name == "ssh" and operand and operand.variables and _LISTS_NODES.search(script.text)
-        is_meant = name in USUALLY_MEANT_PROGRAMS and not goes_to_node
+        goes_to_own_node = (
+            name == "ssh" and operand and operand.variables and _LISTS_NODES.search(script.text)
+        )
+        is_meant = name in USUALLY_MEANT_PROGRAMS and not goes_to_own_node
         yield Hit(script.at_command(command), f"{name} {what}", fix, "info" if is_meant else None)
 
 
-@RULES.add("SB319", "info", "a job that holds idle GPUs", words=(*_WAITING_PROGRAMS,))
+@RULES.add("SB319", "info", "a job that holds idle GPUs", words=(*_IDLE_PROGRAMS,))
 def _idle_gpus(script: JobScript) -> Iterator[Hit]:
     if not script.resources.gpu_count:
         return
-    for command in script.named(*_WAITING_PROGRAMS):
-        words = command.arguments
-        if command.name == "sleep" and not any(map(_HOUR_OR_MORE.fullmatch, words)):
+    for command in script.named(*_IDLE_PROGRAMS):
+        arguments = command.arguments
+        if command.name == "sleep" and not any(map(_HOUR_OR_MORE.fullmatch, arguments)):
             continue
-        if command.name == "tail" and words[-1:] != ["/dev/null"]:
+        if command.name == "tail" and arguments[-1:] != ["/dev/null"]:  # tail -f /dev/null never ends
             continue
         if command.words:
             gpus = script.resources.nodes * script.resources.gpu_count
-            shown = " ".join((command.path, *words[:1]))
-            what = f"{shown} holds {counted(gpus, 'GPU')} all the time, even if idle"
+            command_start = " ".join((command.path, *arguments[:1]))
+            what = f"{command_start} holds {counted(gpus, 'GPU')} all the time, even if idle"
             yield Hit(script.at_command(command), what, "limit it: timeout 1h COMMAND")
 
 
@@ -266,13 +283,13 @@ def _step_that_reads_loop_input(script: JobScript) -> Iterator[Hit]:
     in_read_loop = False  # whether the loop around the command is a `while read`
     for command in script.body.commands if steps and script.named("read") else ():
         context = command.context
-        if not context.loop:
+        if not context.in_loop:
             in_read_loop = False
-        elif command.name == "read" and context.condition:
+        elif command.name == "read" and context.is_tested:
             in_read_loop = True
         elif in_read_loop and id(command) in steps:
             step = steps[id(command)]
-            if command.background:
+            if command.in_background:
                 continue  # a background command has no stdin
             has_input = any(redirect.operator in ("<", "<<<", "<<", "<<-") for redirect in command.redirects)
             is_piped = command.pipe is not None and command.stage > 0
@@ -295,51 +312,16 @@ def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) ->
 def _exported_early(
     script: JobScript, launch: Launch, names: frozenset[str]
 ) -> Iterator[tuple[Assignment, str]]:
-    """Yield the exported assignments whose value holds a per-task variable, and the per-task variable."""
-    for setting in script.body.sets:
-        exported = setting.exported and not setting.context.branch and setting.at < launch.command.at
-        is_inherited = setting in launch.command.prefix if setting.prefix else exported
-        pieces = setting.word.pieces if setting.word and is_inherited else ()
+    """Yield the assignments that a launch inherits, with a per-task variable as value, and this variable."""
+    for assignment in script.body.assignments:
+        if assignment.is_prefix:
+            is_inherited = assignment in launch.command.prefix_assignments
+        else:
+            is_earlier = assignment.at < launch.command.at
+            is_inherited = assignment.is_exported and is_earlier and not assignment.context.in_branch
+        pieces = assignment.word.pieces if assignment.word and is_inherited else ()
         if name := next((piece.name for piece in pieces if piece.name in names), None):
-            yield setting, name
-
-
-# Options with which a step shares its nodes, uses other nodes, or becomes a job of its own.
-_SHARING_OPTIONS = "exact overlap exclusive cpus-per-task nodelist relative het-group partition account"
-SHARING_OPTIONS = frozenset(_SHARING_OPTIONS.split())
-
-
-def _takes_all_cpus(launch: Launch, script: JobScript) -> bool:
-    """Return whether a step takes all CPUs of the job's nodes."""
-    step = launch.step
-    if step is None or SHARING_OPTIONS & step.options.keys() or _is_exact(launch, script):
-        return False
-    nodes = launch.nodes
-    return nodes >= script.resources.nodes if nodes is not None else "nodes" not in step.options
-
-
-def _takes_all_gpus(launch: Launch, script: JobScript) -> bool:
-    """Return whether a step with --exact takes all GPUs of the nodes, as no option gives a number."""
-    step, job = launch.step, script.resources
-    if step is None or "exact" not in step.options or job.gpus_per_task or not job.gpu_count:
-        return False
-    limiting_options = (SHARING_OPTIONS - {"exact", "cpus-per-task"}) | {*GPU_OPTIONS}
-    has_all_nodes = launch.nodes is None or launch.nodes >= job.nodes
-    return has_all_nodes and not limiting_options & step.options.keys()
-
-
-def _is_exact(launch: Launch, script: JobScript) -> bool:
-    """Return whether a step takes only its own CPUs, as if --exact were given.
-
-    From 23.11 on, srun reads SLURM_CPUS_PER_TASK as --cpus-per-task, which implies --exact.
-    Source: such steps wait for each other on 22.05, and run at the same time on 26.05.
-    """
-    job = script.resources
-    if launch.step is None or script.release < "23.11" or not job.cpus_per_task:
-        return False
-    has_gpus = any(name in launch.step.options for name in GPU_OPTIONS)
-    all_tasks = job.ntasks or job.nodes * (job.ntasks_per_node or 1)
-    return (has_gpus or not job.gpu_option) and (launch.tasks is None or launch.tasks < all_tasks)
+            yield assignment, name
 
 
 @RULES.add(
@@ -371,7 +353,7 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
         if launch.step and name in SERVER_PROGRAMS:
             what = f"srun starts {name} {tasks} times: each is a server of its own, on the same port"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
-        if not (name in SERIAL_PROGRAMS or gmx_command in _SERIAL_GMX):
+        if not (name in SERIAL_PROGRAMS or gmx_command in _SERIAL_GMX_VERBS):
             continue
         is_on_node_disk = any(_NODE_DISK.search(program.body.text_of(word)) for word in program.rest)
         fills_each_node = launch.tasks_per_node == 1 and name in _STAGING_PROGRAMS
@@ -382,13 +364,13 @@ def _serial_step(script: JobScript) -> Iterator[Hit]:
             what += "files"
             yield Hit(script.at_word(launch.step.words[0]), what, f"srun --ntasks=1 {name} ...")
     yield from _repeated_preparation(script)
-    yield from _same_training_in_each_task(script)
+    yield from _repeated_training(script)
 
 
-def _same_training_in_each_task(script: JobScript) -> Iterator[Hit]:
-    """Find a training that srun starts several times, whose tasks know no other task and save one file."""
+def _repeated_training(script: JobScript) -> Iterator[Hit]:
+    """Find a program for one process that srun starts as several tasks, which all write the same file."""
     native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
-    if not native or script.named("cd") or _TASK_MARKS.search(script.text):
+    if not native or script.named("cd") or _TASK_MARK.search(script.text):
         return
     for launch in native:
         tasks, source = launch.tasks, script.source_of(launch)
@@ -404,15 +386,16 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
     """Find commands such as rm -r, git clone or pip install that all tasks of a step run in one place."""
     for launch in script.steps:
         tasks, has_shared_node = launch.tasks or 0, (launch.tasks_per_node or 1) > 1
-        # Pyxis starts one container for all tasks of a node.
-        has_shared_image = has_shared_node and all(container.is_pyxis for container in script.containers)
-        if tasks < 2 or launch.mpi or (script.containers and not has_shared_image):
-            continue  # tasks with an image of their own share nothing
+        # Pyxis starts one container for all tasks of a node. Other containers are made for each task, and
+        # their tasks share nothing.
+        has_shared_container = has_shared_node and all(container.is_pyxis for container in script.containers)
+        if tasks < 2 or launch.mpi or (script.containers and not has_shared_container):
+            continue
         commands = (command for _, body in launch.shell_strings for command in body.commands)
         for command in commands:
             text = command.text + "".join(_variable_values(script, command.text))
-            has_own_place = _TASK_MARKS.search(command.source.text) or _NODE_DISK.search(text)
-            if command.context.top and not has_own_place and _ONCE_COMMAND.match(command.text):
+            has_own_place = _TASK_MARK.search(command.source.text) or _NODE_DISK.search(text)
+            if command.context.is_top_level and not has_own_place and _ONCE_COMMAND.match(command.text):
                 what = f"each of the {tasks} tasks runs {' '.join(command.text.split())[:50]}, in the same "
                 what += "place, while others already use it"
                 yield Hit(script.at_command(launch.command), what, "run it once, on a line before srun")
@@ -420,10 +403,10 @@ def _repeated_preparation(script: JobScript) -> Iterator[Hit]:
 
 
 def _variable_values(script: JobScript, text: str) -> Iterator[str]:
-    """Yield the values that the script gives the variables in a text of bash."""
-    for setting in script.body.sets:
-        if setting.word and setting.name in text and re.search(rf"\$\{{?{setting.name}\b", text):
-            yield " " + script.body.text_of(setting.word).strip('"')
+    """Yield the values that the script gives to the variables in a text of bash, each after a blank."""
+    for assignment in script.body.assignments:
+        if assignment.word and assignment.name in text and re.search(rf"\$\{{?{assignment.name}\b", text):
+            yield " " + script.body.text_of(assignment.word).strip('"')
 
 
 # Commands that one task should run for all.
@@ -431,12 +414,12 @@ _ONCE_COMMAND = re.compile(
     r"(?:rm -[a-zA-Z]*[rR][a-zA-Z]*|git clone|(?:python\S* -m )?pip\S* install|uv sync"
     r"|conda (?:create|install))\b"
 )
-# Texts of a task that does something other than the other tasks, or waits for them.
-_TASK_MARKS = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
+# A script with such a text makes its tasks do different things, or wait for each other.
+_TASK_MARK = re.compile(r"PROCID|LOCALID|NODEID|\bRANK\b|LOCAL_RANK|hostname|HOSTNAME|mktemp|flock|\$\$")
 # Folders on a node's own disk.
 _NODE_DISK = re.compile(r"(?:^|=|\s)(?:/tmp|/var/tmp|/dev/shm)\b|\$\{?(?:SLURM_|JOB)?TMP(?:DIR)?\b")
 _STAGING_PROGRAMS = programs("stages")  # programs that fill the local disk of each node
 SERIAL_PROGRAMS = programs("serial")  # programs that a step should start once
 SERVER_PROGRAMS = programs("waits") - programs("helper")  # such as jupyter, but not sleep
 # Commands of GROMACS that run as one process, such as gmx grompp.
-_SERIAL_GMX = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")
+_SERIAL_GMX_VERBS = ("pdb2gmx", "editconf", "solvate", "genion", "grompp", "trjconv", "energy", "make_ndx")

@@ -1,4 +1,4 @@
-"""Rules about scripts that call sbatch: its status, its options and its environment. SB903 to SB908.
+"""Rules about how jobs are submitted: scripts that call sbatch or salloc, dependencies and the environment.
 
 Sources: bash(1), PIPELINES and SHELL BUILTIN COMMANDS; sbatch(1), --wrap and --export.
 """
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-# Commands that hide the status of $( ) among their words.
+# Commands such as `export`, whose status hides the status of a $( ) among their words.
 _STATUS_HIDERS = programs("hides-status")
-# Variables that only a job has.
+# Variables that Slurm sets in a job only.
 _JOB_VARIABLE = re.compile(
     r"SLURM_(?:ARRAY_\w+|JOB_?ID|JOB_NODELIST|NODELIST|PROCID|LOCALID|NODEID|N\w*|CPUS\w*|GPUS\w*)"
 )
-# Variables of a step that steps of other jobs also obey.
+# Variables that srun sets in a step, and that other sruns read as options.
 _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE", "SLURM_TRES_PER_TASK")
 
 
@@ -41,8 +41,9 @@ _STEP_VARIABLES = ("SLURM_CPU_BIND", "SLURM_CPU_BIND_LIST", "SLURM_CPU_BIND_TYPE
 )
 def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
-        if not script.body.option_at("errexit", command.line) or command.context.condition:
-            continue  # without set -e the script continues anyway; a condition sees the status
+        # Without set -e, the script continues after any failure. A condition sees the status of sbatch.
+        if not script.body.is_option_on("errexit", command.line) or command.context.is_tested:
+            continue
         hider = _status_hider(script, command)
         if hider:
             what = f"set -e sees the status of {hider}, not of sbatch: a refused job does not end the script"
@@ -53,16 +54,19 @@ def _unnoticed_refusal(script: JobScript) -> Iterator[Hit]:
 
 
 def _status_hider(script: JobScript, command: Command) -> str:
-    """Return the command that hides the status of sbatch from bash; "" without such a command."""
-    if not command.context.substitution:
+    """Return the name of the command whose status bash sees in place of sbatch's; "" without such a command.
+
+    It is the last command of a pipe, as in sbatch FILE | tee, or the command around a $(sbatch FILE).
+    """
+    if not command.context.in_substitution:
         pipe = command.pipe
         is_last = pipe is None or command.stage == len(pipe.stages) - 1
-        if pipe is None or is_last or script.body.option_at("pipefail", command.line):
+        if pipe is None or is_last or script.body.is_option_on("pipefail", command.line):
             return ""
         last = pipe.stages[-1][-1].name
         return last if last in PIPE_FILTERS else ""
-    around = (other for other in script.named(*_STATUS_HIDERS) if other.at < command.at < other.end)
-    return next((other.name for other in around), "")
+    commands_around = (other for other in script.named(*_STATUS_HIDERS) if other.at < command.at < other.end)
+    return next((other.name for other in commands_around), "")
 
 
 @RULES.add(
@@ -74,16 +78,18 @@ def _status_hider(script: JobScript, command: Command) -> str:
     report="https://github.com/NVIDIA/TensorRT-LLM/pull/12370",
 )
 def _lost_values(script: JobScript) -> Iterator[Hit]:
-    yield from _sbatch_call_hits(script)
+    yield from _lost_values_of_sbatch(script)
     exports = [(script.at_value("export"), script.option("export"))]
     for step in (launch.step for launch in script.steps if launch.step):
         exports += [
-            (script.at_option_of(use), step.text_of(use)) for use in step.uses if use.name == "export"
+            (script.at_option_of(option), step.text_of(option))
+            for option in step.uses
+            if option.name == "export"
         ]
-    yield from (Hit(at, *texts) for at, value in exports if (texts := _cut_at_comma(value)))
+    yield from (Hit(at, *texts) for at, value in exports if (texts := _texts_about_cut(value)))
 
 
-def _sbatch_call_hits(script: JobScript) -> Iterator[Hit]:
+def _lost_values_of_sbatch(script: JobScript) -> Iterator[Hit]:
     """Find a lost value in the --wrap or --export of an sbatch that the script calls."""
     for command in script.named("sbatch"):
         words = (*command.words[1:], None)
@@ -97,7 +103,7 @@ def _sbatch_call_hits(script: JobScript) -> Iterator[Hit]:
 
 
 def _variable_expanded_early(script: JobScript, wrapped: Word) -> Iterator[Hit]:
-    """Find a variable of the job in a --wrap that the submitting shell expands."""
+    """Find a variable of the job in the string of --wrap that the submitting shell already expands."""
     for name in wrapped.variables:
         if _JOB_VARIABLE.fullmatch(name) and name not in script.assigned_names:
             what = f"${name} is expanded here, where it is empty, and not in the job"
@@ -106,26 +112,29 @@ def _variable_expanded_early(script: JobScript, wrapped: Word) -> Iterator[Hit]:
 
 
 def _cut_export(script: JobScript, word: Word, following: Word | None) -> Iterator[Hit]:
-    """Find an --export that ends at a blank, and a value in it that ends at a comma.
+    """Find an --export that ends at a blank, or in which a value ends at a comma.
 
-    `following` is the word after --export=VALUE; None after --export VALUE.
+    `following` is the word after --export=VALUE. It is None for --export VALUE, where `word` is the value.
     """
     value = script.body.text_of(word).removeprefix("--export=")
     if value.endswith(",") and following is not None and "=" in following.text:
         what = f"--export ends at the blank: sbatch takes {following.text} for the script"
         yield Hit(script.at_word(following), what, f"{word.text}{following.text}, without a blank", "error")
         return
-    if texts := _cut_at_comma(value):
+    if texts := _texts_about_cut(value):
         yield Hit(script.at_word(word), *texts)
 
 
-def _cut_at_comma(value: str) -> tuple[str, str] | None:
-    """Return the message and the fix for an --export that cuts a value at a comma; None without a cut."""
-    first, *parts = value.strip("\"'").split(",")
-    for before, part in zip((first, *parts), parts, strict=False):
-        if "=" in before and "$" not in part and not re.match(r"[A-Za-z_]\w*(?:=|$)", part):
-            name, _, left = before.partition("=")
-            what = f"--export cuts values at commas: {name} is '{left}', without '{part}'"
+def _texts_about_cut(export: str) -> tuple[str, str] | None:
+    """Return the message and the fix for an --export with a comma in a value; None for other values.
+
+    In NAME=1,2 the value of NAME is 1, and 2 is no name of a variable.
+    """
+    for item, next_item in pairwise(export.strip("\"'").split(",")):
+        is_name = re.match(r"[A-Za-z_]\w*(?:=|$)", next_item)
+        if "=" in item and "$" not in next_item and not is_name:
+            name, _, left = item.partition("=")
+            what = f"--export cuts values at commas: {name} is '{left}', without '{next_item}'"
             return what, f"export {name}=... on a line before it, and --export=ALL"
     return None
 
@@ -155,7 +164,10 @@ def _step_variables(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/flux-framework/flux-core/pull/7571",
 )
 def _after_the_start(script: JobScript) -> Iterator[Hit]:
-    """Find after:ID in a dependency. With +MINUTES, or for servers and monitors, people mean it."""
+    """Find after:ID in a dependency, where afterok:ID is meant.
+
+    In after:ID+MINUTES, and for jobs that use a server or a monitor, after is right.
+    """
     what = "after: waits until the other job has begun, not until it has ended: both may run at once"
     fix = "afterok:ID with --kill-on-invalid-dep=yes, or afterany:ID"
     if _AFTER.search(script.option("dependency")) and not _names_servers(script.text):
@@ -186,17 +198,20 @@ def _names_servers(text: str) -> bool:
 def _unread_variables(script: JobScript) -> Iterator[Hit]:
     if not script.named("sbatch"):
         return
-    used = {use.name for use in script.body.uses}
-    option_of = dict(variables(script.slurm))  # each variable that sbatch reads, with its option
-    for setting in script.body.sets:
-        name, reaches_sbatch = setting.name, setting.exported or setting.prefix
-        option = name.removeprefix("SBATCH_").lower().replace("_", "-")
-        if not reaches_sbatch or not name.startswith("SBATCH_") or name in {*used, *option_of}:
+    names_in_script = {use.name for use in script.body.variable_uses}
+    option_by_variable = dict(variables(script.slurm))  # the variables that sbatch reads
+    for assignment in script.body.assignments:
+        name, reaches_sbatch = assignment.name, assignment.is_exported or assignment.is_prefix
+        option = (
+            name.removeprefix("SBATCH_").lower().replace("_", "-")
+        )  # gpus-per-node of SBATCH_GPUS_PER_NODE
+        is_used = name in names_in_script or name in option_by_variable
+        if not reaches_sbatch or not name.startswith("SBATCH_") or is_used:
             continue
         if option in specs(script.slurm):
-            instead = next((known for known, of_known in option_of.items() if of_known == option), "")
+            variable = next((known for known, other in option_by_variable.items() if other == option), "")
             what = f"sbatch does not read {name}: the job runs without it"
-            yield Hit(script.at_start(setting), what, instead or f"sbatch --{option}=...")
+            yield Hit(script.at_start(assignment), what, variable or f"sbatch --{option}=...")
 
 
 @RULES.add(
@@ -215,8 +230,9 @@ def _kept_allocation(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, "trap 'scancel $JOB_ID' EXIT")
 
 
-# after:ID without +MINUTES.
+# The start of after:ID, without +MINUTES behind the ID.
 _AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
+# A text that names a server, a worker or the like.
 _SERVER_NAME = re.compile(
     r"(?i)serv(?:e|er|ing)(?![a-z])|server|monitor|client|worker|watch|tunnel|coordinator|scheduler"
     r"|(?<![a-z])ray(?![a-z])"

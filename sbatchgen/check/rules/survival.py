@@ -1,4 +1,6 @@
-"""Rules about signals, successors and checkpoints. `logs` has the rules that only read options.
+"""Rules about jobs that end early: their signals and traps, their checkpoints, and the jobs after them.
+
+`logs` has the rules about requeues and signals that only read options.
 
 Sources: signals on Slurm 22.05.8; sbatch(1) (--signal), scancel(1) (--batch) and slurm.conf(5) (KillWait,
 KillOnBadExit); for traps bash(1), SIGNALS.
@@ -9,14 +11,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from signal import Signals
 from typing import TYPE_CHECKING
 
 from sbatchgen.base.finding import Edit
 from sbatchgen.base.quoting import OR
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
-from sbatchgen.check.sbatch.values import read_signal
+from sbatchgen.check.rules.signals import (
+    HARMLESS_SIGNALS,
+    runs_only_its_text,
+    signal_name,
+    signal_of,
+    trapped_signals,
+)
 from sbatchgen.check.script.launches import HELPERS, TRAINING_WORDS
 from sbatchgen.check.script.script import JobScript
 
@@ -25,58 +32,24 @@ if TYPE_CHECKING:
 
 RULES: Rules[JobScript] = Rules()
 
-_AGENT_SOURCE = "torch/distributed/elastic/multiprocessing/api.py"  # of SB614
 LONG_JOB_S = 12 * 3600  # a longer job should save checkpoints
-HARMLESS_SIGNALS = frozenset(("CONT", "CHLD", "WINCH", "URG"))  # a process without a handler ignores these
-# A script that resumes its training, or saves it, holds one of these words.
+# A script whose training resumes from a checkpoint holds one of these words.
 RESUME_WORDS = ("resum", "restart", "checkpoint", "ckpt", "snapshot", "latest", "last.pt", "continue")
+# A script whose training saves checkpoints holds one of these words.
 SAVE_WORDS = ("resum", "checkpoint", "ckpt", "snapshot", "save", "saving")
-_SIGNAL_NAMES = {str(int(signal)): signal.name for signal in Signals}  # "15" -> "SIGTERM"
 _AFTER_OK = re.compile(r"(?:^|[,?=])(?:afterok|aftercorr)\b")
-
-
-def signal_of(script: JobScript, *, batch: bool) -> str | None:
-    """Return the name of the signal that --signal sends: with `batch` to the batch shell, else to the steps.
-
-    The result is None if --signal is missing or malformed (SB126), or if it names the other receiver.
-    """
-    setting = read_signal(script.option("signal"))
-    return _signal_name(str(setting.number)) if setting and ("B" in setting.flags) == batch else None
-
-
-def _signal_name(signal: str) -> str:
-    """Return the name of a signal without SIG: TERM of SIGTERM, term or 15."""
-    return _SIGNAL_NAMES.get(signal, signal.upper()).removeprefix("SIG")
-
-
-def _trapped_signals(script: JobScript) -> set[str]:
-    """Return the signals for which the script sets a trap; "?" for an unknown signal."""
-    signals: set[str] = set()
-    for command in script.named("trap"):
-        words = command.trap_words
-        if words and words[0].text != "-":
-            signals |= {_signal_name(script.body.value(word) or "?") for word in words[1:]}
-    return signals
-
-
-def _runs_only_its_text(script: JobScript) -> bool:
-    """Return whether a shell runs the script, and only its text: no sourced commands, and no exec."""
-    if script.body.language not in SHELLS:
-        return False
-    if any(len(command.words) > 1 and command.context.top for command in script.named("exec")):
-        return False
-    return not script.sources_commands
 
 
 @RULES.add("SB601", "warning", "a signal without a trap, which ends the script", words=("--si",))
 def _untrapped_signal(script: JobScript) -> Iterator[Hit]:
-    name = signal_of(script, batch=True)
-    if name is None or name in HARMLESS_SIGNALS or name == "INT":  # a waiting bash survives INT
+    name = signal_of(script, to_batch_shell=True)
+    if name is None or name in HARMLESS_SIGNALS or name == "INT":  # INT does not end a bash that waits
         return
-    if {name, "?"} & _trapped_signals(script) or not _runs_only_its_text(script):
+    if {name, "?"} & trapped_signals(script) or not runs_only_its_text(script):
         return
     arguments = (word for command in script.commands for word in command.words[1:])
-    if not any(_signal_name(word.text) == name for word in arguments):  # such as kill -s USR1
+    # A command that names the signal, such as kill -s USR1, shows that the script knows it.
+    if not any(signal_name(word.text) == name for word in arguments):
         what = f"bash gets {name} before the time limit and has no trap for it: the signal ends the script, "
         what += "and with it the job"
         fix = f"trap 'touch \"$STOP_FILE\"' {name} before the work, and the work in the background "
@@ -85,19 +58,20 @@ def _untrapped_signal(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB602", "warning", "a trap that runs too late", source="bash(1)", words=("trap",))
 def _late_trap(script: JobScript) -> Iterator[Hit]:
-    requested, trapped = signal_of(script, batch=True), _trapped_signals(script)
+    requested, trapped = signal_of(script, to_batch_shell=True), trapped_signals(script)
     signal = requested if requested in trapped else "TERM" if "TERM" in trapped else None
     if signal is None:
         return
     trainings, commands = script.trainings, script.body.commands
-    if not trainings or script.named("wait", "coproc") or any(command.background for command in commands):
+    if not trainings or script.named("wait", "coproc") or any(command.in_background for command in commands):
         return
     last = trainings[-1]
     program = f"{(last.step or last.program).name} in line {last.command.line}"
     what = f"bash runs the trap for {signal} only when {program} has ended: "
-    if is_requested := signal == requested:
+    is_requested = signal == requested
+    if is_requested:
         what += "by then the training is over, or was killed at the time limit"
-    else:  # scancel, a preemption and the time limit also signal the program
+    else:  # TERM of scancel, a preemption or the time limit, which the program gets too
         what += "if it still saves after KillWait, Slurm kills both, and no trap runs"
     fix = "end the line with &, then add: while kill -0 $! 2>/dev/null; do wait $!; done; wait $!"
     yield Hit(script.at_word(last.command), what, fix, None if is_requested else "info")
@@ -107,12 +81,12 @@ def _late_trap(script: JobScript) -> Iterator[Hit]:
     "SB603", "warning", "a signal that does not reach its handler", source="sbatch(1)", words=("--si",)
 )
 def _unreached_handler(script: JobScript) -> Iterator[Hit]:
-    signal = signal_of(script, batch=False)
+    signal = signal_of(script, to_batch_shell=False)
     if signal is None or script.body.language not in SHELLS:
         return
     value = script.option("signal")
     to_batch = f"--signal=B:{value.partition(':')[2] or value}"
-    if signal in _trapped_signals(script):
+    if signal in trapped_signals(script):
         what = f"--signal={value} goes to the steps, not to the script: its trap for {signal} never runs"
         yield Hit("signal", what, to_batch)
         return
@@ -131,7 +105,7 @@ def _unreached_handler(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/KempnerInstitute/KempnerForge/issues/177",
 )
 def _trainer_without_handler(script: JobScript) -> Iterator[Hit]:
-    signal = signal_of(script, batch=False)
+    signal = signal_of(script, to_batch_shell=False)
     if signal in (None, "INT", *HARMLESS_SIGNALS) or script.folder is None or script.named("cd"):
         return
     for launch in script.trainings:
@@ -158,11 +132,11 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
     for command in script.named("trap"):
         words = command.trap_words
         for word in words[1:]:
-            signal = _signal_name(script.body.value(word) or "?")
+            signal = signal_name(script.body.value(word) or "?")
             if signal not in ("USR1", "USR2") or words[0].text in ("-", "''", '""'):
                 continue
-            rest = script.text.replace(script.body.source.text[command.at : command.end], "")
-            if signal in rest or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", rest):
+            other_text = script.text.replace(script.body.source.text[command.at : command.end], "")
+            if signal in other_text or re.search(r"\b(?:kill|scancel)\b[^\n]*?[ =-]1[02]\b", other_text):
                 continue  # the script may send the signal itself, as with kill -10 or scancel -s USR1
             what = f"Slurm sends {signal} only if --signal asks for it: at the time limit this trap does not "
             yield Hit(script.at_word(word), f"{what}run", f"#SBATCH --signal=B:{signal}@300")
@@ -177,10 +151,10 @@ def _unsent_signal(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/BSC-ES/autosubmit/issues/2806",
 )
 def _false_mark_of_success(script: JobScript) -> Iterator[Hit]:
-    if "TERM" in _trapped_signals(script) or not _runs_only_its_text(script):
+    if "TERM" in trapped_signals(script) or not runs_only_its_text(script):
         return
     for trap, body in script.body.traps:
-        signals = {_signal_name(word.text) for word in trap.trap_words[1:]}
+        signals = {signal_name(word.text) for word in trap.trap_words[1:]}
         if {"EXIT", "0"} & signals and _writes_mark(script, body):
             what = "bash runs a trap on EXIT at scancel, a preemption and the time limit too, mostly with $? "
             what += "0: a job that was ended is marked as done"
@@ -189,19 +163,23 @@ def _false_mark_of_success(script: JobScript) -> Iterator[Hit]:
 
 
 def _writes_mark(script: JobScript, body: Body) -> bool:
-    """Return whether a trap's body or a function that it calls writes `done` or the like, also at scancel."""
+    """Return whether a trap also marks a cancelled job as done, by writing a file such as job.done.
+
+    `body` is the body of the trap. The functions that it calls are searched too.
+    """
     called = {command.name for command in body.commands} - {""}
-    in_called = [command for command in script.body.commands if command.context.function in called]
-    status_uses = [use for use in (*body.uses, *script.body.uses) if use.name == "?"]
-    commands = [*body.commands, *in_called]
+    in_functions = [command for command in script.body.commands if command.context.function in called]
+    status_uses = [use for use in (*body.variable_uses, *script.body.variable_uses) if use.name == "?"]
+    commands = [*body.commands, *in_functions]
     sees_status = any(
         command.at <= use.at < command.end and command.source is use.source
         for command in commands
         for use in status_uses
     )
     for command in commands:
-        if command.context.branch and not sees_status:
-            continue  # the branch tests the work itself, not $?, which is mostly 0 at scancel
+        # A branch may test $?, which is mostly 0 at scancel too. Other branches test the work itself.
+        if command.context.in_branch and not sees_status:
+            continue
         files = [redirect.target for redirect in command.redirects if redirect.operator in (">", ">>", ">|")]
         files += command.words[1:] if command.name == "touch" else ()
         if any(file and _DONE_NAME.search(file.text) for file in files):
@@ -242,12 +220,15 @@ def _self_submission(script: JobScript) -> Iterator[Hit]:
     for command in script.named("sbatch"):
         for word in command.words[1:]:
             if {"0", "BASH_SOURCE"} & set(word.variables):
-                if command.context.branch or command.context.function or "depend" in command.text:
-                    continue  # usually if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0"
+                # In a branch, it is usually if [ -z "$SLURM_JOB_ID" ]; then sbatch "$0", and not in the job.
+                if command.context.in_branch or command.context.function or "depend" in command.text:
+                    continue
                 what = f"{word.text} is Slurm's copy of the script, which is gone when the job ends; and "
                 what += "only scancel stops a job that submits itself"
                 yield Hit(script.at_word(word), what, _SUCCESSOR_FIX)
-            elif command.context.top and (script.body.value(word) or "").rpartition("/")[2] == file_name:
+                continue
+            submitted_name = (script.body.value(word) or "").rpartition("/")[2]
+            if command.context.is_top_level and submitted_name == file_name:
                 what = "each job submits the next one, even if it failed: only scancel stops this"
                 yield Hit(script.at_word(command), what, _SUCCESSOR_FIX)
 
@@ -283,33 +264,33 @@ BRIEF_PROGRAMS = programs("brief")  # programs that end in a moment
 
 
 def _submits_own_successor(command: Command, script: JobScript) -> bool:
-    """Return whether a job submits a successor of itself, and then runs only brief commands.
+    """Return whether a job submits a job that waits for it, and then runs only brief commands.
 
-    The job then almost certainly succeeds, so its successor starts.
+    The first job then almost certainly succeeds, so the second one starts.
     """
-    later = (other for other in script.body.commands if other.at > command.end)
-    names = {name for word in command.words for name in word.variables}
-    names_own_job = not names.isdisjoint(("SLURM_JOB_ID", "SLURM_JOBID"))
-    return names_own_job and command.context.top and all(other.name in BRIEF_PROGRAMS for other in later)
+    variables = {name for word in command.words for name in word.variables}
+    if variables.isdisjoint(("SLURM_JOB_ID", "SLURM_JOBID")) or not command.context.is_top_level:
+        return False
+    return all(other.name in BRIEF_PROGRAMS for other in script.body.commands if other.at > command.end)
 
 
 @RULES.add(
     "SB614",
     "warning",
     "a signal that kills torchrun",
-    source=_AGENT_SOURCE,
+    source="torch/distributed/elastic/multiprocessing/api.py",
     words=("--si",),
     report="https://github.com/pytorch/pytorch/issues/154849",
 )
 def _killed_torchrun(script: JobScript) -> Iterator[Hit]:
-    signal = signal_of(script, batch=False)
+    signal = signal_of(script, to_batch_shell=False)
     if signal is None or signal not in ("USR1", "USR2"):
         return
     for launch in script.trainings:
-        agent = launch.launcher
-        if launch.step is None or agent is None or agent.name != "torchrun":
+        torchrun = launch.launcher
+        if launch.step is None or torchrun is None or torchrun.name != "torchrun":
             continue
-        handled = agent.option("signals-to-handle")
+        handled = torchrun.option("signals-to-handle")
         if handled is None or (handled.value is not None and signal not in handled.value):
             what = f"torchrun gets {signal} before the time limit and has no handler for it: it dies, and "
             what += "its workers too"
@@ -327,7 +308,8 @@ def _killed_torchrun(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/aws/deep-learning-containers/issues/632",
 )
 def _shell_that_keeps_signal(script: JobScript) -> Iterator[Hit]:
-    signal = signal_of(script, batch=False)
+    """Find a shell with -c in a task, which gets the signal and does not pass it on to the program."""
+    signal = signal_of(script, to_batch_shell=False)
     if signal is None or signal in HARMLESS_SIGNALS:
         return
     for launch in script.trainings:
@@ -337,18 +319,18 @@ def _shell_that_keeps_signal(script: JobScript) -> Iterator[Hit]:
         for shell, tool in pairwise(tools):
             if shell.name not in SHELLS or "trap" in tool.body.source.text:
                 continue
-            commands = [command for command in tool.body.commands if not command.context.substitution]
-            if len(commands) < 2 and not any(command.context.loop for command in commands):
+            commands = [command for command in tool.body.commands if not command.context.in_substitution]
+            if len(commands) < 2 and not any(command.context.in_loop for command in commands):
                 continue  # the shell replaces itself by its only command
             what = f"{signal} reaches only {shell.name}, which dies of it; {launch.program.name} runs on"
             last = commands[-1]
-            is_simple = last.context.top and not last.pipe
-            # Newer releases of bash exec the last command of a string.
-            replaces_itself = shell.name == "bash" and is_simple and last.at == tool.words[0].at
-            if replaces_itself:
+            is_plain = last.context.is_top_level and not last.pipe
+            # Newer releases of bash replace themselves by the last command of a string.
+            may_replace_itself = shell.name == "bash" and is_plain and last.at == tool.words[0].at
+            if may_replace_itself:
                 what += ", unless this bash replaces itself by its last command, as newer ones do"
             fix = f"exec {tool.name} ... as its last command"
-            yield Hit(script.at_word(launch.command), what, fix, "info" if replaces_itself else None)
+            yield Hit(script.at_word(launch.command), what, fix, "info" if may_replace_itself else None)
 
 
 @RULES.add(
@@ -363,18 +345,15 @@ def _server_that_keeps_step(script: JobScript) -> Iterator[Hit]:
     """Find a program in the background of a task that holds srun's output and never ends by itself."""
     for launch in script.steps:
         for _, body in launch.shell_strings:
-            if any(command.name in _ENDING_PROGRAMS or command.name == "exec" for command in body.commands):
+            ends_others = any(
+                command.name in _ENDING_PROGRAMS or command.name == "exec" for command in body.commands
+            )
+            if ends_others or all(command.in_background for command in body.commands):
                 continue
-            if all(command.background for command in body.commands):
-                continue
-            servers = [
-                command
-                for command in body.commands
-                if command.background and SERVER_COMMAND.search(command.text)
-            ]
-            for command in servers:
-                if _has_own_output(command):
-                    continue  # the step does not wait for the program
+            for command in body.commands:
+                is_server = command.in_background and SERVER_COMMAND.search(command.text)
+                if not is_server or _has_own_output(command):  # a step waits until its output is closed
+                    continue
                 what = f"{command.name} has the output of the task and never ends: the step waits for it, "
                 what += "until the time limit"
                 yield Hit(script.at_command(launch.command), what, "in the string: kill $! after the work")
@@ -382,15 +361,15 @@ def _server_that_keeps_step(script: JobScript) -> Iterator[Hit]:
 
 
 def _has_own_output(command: Command) -> bool:
-    """Return whether a command redirects stdout and stderr; a step waits until both are closed."""
-    redirected = set()  # the descriptors that do not belong to the task any more
+    """Return whether a command redirects both stdout and stderr, so that neither is that of the task."""
+    redirected = set()  # the descriptors that go elsewhere
     for redirect in command.redirects:
         target = redirect.target.text if redirect.target else ""
         if redirect.operator in ("&>", "&>>"):
             return True
         if redirect.operator in (">", ">>", ">|") or (redirect.operator == ">&" and target in redirected):
             redirected.add(redirect.descriptor or "1")
-        elif redirect.operator == ">&" and not target.isdecimal():
+        elif redirect.operator == ">&" and not target.isdecimal():  # >&FILE redirects both
             return True
     return {"1", "2"} <= redirected
 
@@ -411,10 +390,10 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
         for _, body in launch.shell_strings:
             if any(command.name in _ENDING_PROGRAMS for command in body.commands):
                 continue
-            background = (other for other in body.commands if other.background)
-            working = (other for other in background if other.name not in HELPERS | {""})
-            command = next((other for other in working if not _MONITORS.search(other.text)), None)
-            if command and not all(command.background for command in body.commands):
+            in_background = (other for other in body.commands if other.in_background)
+            programs_at_work = (other for other in in_background if other.name not in HELPERS | {""})
+            command = next((other for other in programs_at_work if not _MONITOR.search(other.text)), None)
+            if command and not all(other.in_background for other in body.commands):
                 what = f"if {command.name} in the background of a task ends, no other program is ended: the "
                 what += "step runs on without it"
                 fix = "all programs with &, then wait -n; and srun --kill-on-bad-exit=1"
@@ -422,10 +401,10 @@ def _unseen_end(script: JobScript) -> Iterator[Hit]:
                 return
 
 
-# Programs that only watch others, so that nothing is lost when one ends.
-_MONITORS = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
+# Commands that only watch others, such as nvidia-smi. Nothing is lost when such a command ends.
+_MONITOR = re.compile(r"smi\b|\bd?cgm|top\b|monitor|[vm]mstat|sar\b|tail -f|while ")
 _ENDING_PROGRAMS = programs("ends-others")  # programs that end other processes, or wait for their end
-# Programs that never end by themselves.
+# Commands that never end by themselves, such as vllm serve.
 SERVER_COMMAND = re.compile(
     r"(?:^|[\s/])(?:(?:vllm|ollama) serve|nats-server|redis-server|tritonserver|etcd|mlflow (?:server|ui)"
     r"|tensorboard|python[\d.]* -m (?:vllm\.entrypoints|sglang\.launch_server|http\.server)[\w.]*"

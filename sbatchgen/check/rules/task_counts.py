@@ -1,4 +1,4 @@
-"""Rules about numbers of tasks that do not match the processes of MPI, the ranks of a trainer or the CPUs.
+"""Rules about a number of tasks that does not fit the processes of MPI, the ranks of a trainer or the CPUs.
 
 Sources: srun(1), sbatch(1) and the manual pages of Open MPI.
 """
@@ -29,8 +29,9 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
     resources = script.resources
     cpus_per_task = resources.cpus_per_task or 1
     requested = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
-    # With --cpus-per-task and no number of tasks, sbatch counts a task for each node.
-    tasks = requested or (resources.nodes if cpus_per_task > 1 and resources.ntasks_per_gpu is None else 0)
+    # With --cpus-per-task and no number of tasks, sbatch counts one task for each node.
+    is_one_per_node = cpus_per_task > 1 and resources.ntasks_per_gpu is None
+    tasks = requested or (resources.nodes if is_one_per_node else 0)
     launches = [launch for launch in script.launches if launch.mpi]
     for launch in launches if tasks and "exclusive" not in resources else ():
         mpi = launch.mpi
@@ -39,10 +40,11 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         roles = PROGRAMS[mpi.name].roles
         option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
         count = launch.option_number(option, mpi)
+        # --hostfile, --oversubscribe and the like allow other numbers than that of the job's tasks.
         if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
-            continue  # --hostfile, --oversubscribe and the like allow other numbers than the job's tasks
+            continue
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
-        # Other MPIs than Open MPI may start all processes on the CPUs of --cpus-per-task.
+        # Open MPI refuses more processes than tasks. Other MPIs may start all on the CPUs of --cpus-per-task.
         severity: Severity | None = "info" if count > tasks and cpus_per_task > 1 else None
         if count > tasks:
             what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
@@ -56,16 +58,16 @@ def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
         yield Hit(script.at_option_of(option), what, fix, severity)
 
 
-# A script whose processes have threads, or need the memory of several tasks, holds such a text.
-_THREADS = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
+# A script with such a text may need idle tasks, for the CPUs of its threads or for their memory.
+_SPARE_TASKS_SIGN = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
 def _is_only_work(script: JobScript, launch: Launch) -> bool:
-    """Return whether a launch is the only work of its job, and the script says nothing about threads."""
+    """Return whether a launch runs once, and nothing else in its job seems to need the other tasks."""
     context = launch.command.context
-    is_alone = context.top and not context.loop and not context.background
+    runs_once = context.is_top_level and not context.in_loop and not context.in_background
     has_other_work = script.may_start_hidden_programs or script.steps
-    return is_alone and not (_THREADS.search(script.text) or has_other_work)
+    return runs_once and not (_SPARE_TASKS_SIGN.search(script.text) or has_other_work)
 
 
 @RULES.add(
@@ -77,6 +79,7 @@ def _is_only_work(script: JobScript, launch: Launch) -> bool:
     report="https://github.com/Lightning-AI/pytorch-lightning/issues/20391",
 )
 def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
+    """Find a small --ntasks beside --ntasks-per-node, for which Slurm starts the smaller number of tasks."""
     resources = script.resources
     tasks, per_node, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
     if not tasks or not per_node or tasks > nodes or per_node < 2 or resources.gpu_count not in (0, per_node):
@@ -84,11 +87,12 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         step = launch.step
         if step and launch.runs_rank_per_task and not {"ntasks", "ntasks-per-node"} & step.options.keys():
-            what = f"--ntasks={tasks} decides: {counted(tasks, 'process')} on {counted(nodes, 'node')}, and "
-            what += f"--ntasks-per-node={per_node} is only a limit beside it, which Lightning takes for the "
-            what += "number"
+            what = (
+                f"srun starts {counted(tasks, 'process')} on {counted(nodes, 'node')}, as --ntasks={tasks} "
+            )
+            what += f"says: Lightning expects {per_node} on each node, as --ntasks-per-node={per_node} says"
             if tasks == 1:
-                what += "; Slurm 26.05 refuses it with GPUs, and left it pending for 6 s without"
+                what += ", and with GPUs Slurm 26.05 refuses the job"
             yield Hit("ntasks", what, f"leave out --ntasks, or --ntasks={nodes * per_node}")
             return
 
@@ -102,7 +106,10 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/TUM-DAML/seml/issues/177",
 )
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
-    """Find a step with --cpus-per-task and without a number of tasks, in a job with whole nodes."""
+    """Find a step with --cpus-per-task and without a number of tasks, in a job that has whole nodes.
+
+    srun then starts as many tasks as fit into the CPUs of the nodes.
+    """
     if not script.has_own_nodes or _TASK_OPTIONS & script.options.keys():
         return
     inherited_cpus = script.resources.cpus_per_task if script.release >= "23.11" else None
@@ -147,7 +154,7 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
     for launch in native:
         tasks = launch.tasks
         if script.containers or not launch.program.name.endswith(".py"):
-            continue
+            continue  # the source can't be read, or is not Python
         name, source = launch.program.name, script.source_of(launch)
         if source and source.takes_rank_from_variables:
             what = f"srun starts {name} {tasks} times without RANK and WORLD_SIZE, by which its processes "
@@ -157,6 +164,6 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-# A script with such a text gives its tasks their ranks. Each alternative begins with a literal, because the
-# search for a literal is fast.
+# A script with such a text gives its tasks their ranks. Each alternative begins with a literal, for which the
+# search is fast.
 _RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")

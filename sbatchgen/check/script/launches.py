@@ -92,7 +92,7 @@ class Launch:
         """Whether the launch starts a Python program that does the script's real work."""
         python = next((tool for tool in self.tools if tool.name == "python"), None)
         is_inline = python is not None and python.option("c") is not None  # python -c CODE
-        computes_text = self.command.context.substitution  # a command in $( )
+        computes_text = self.command.context.in_substitution  # a command in $( )
         starter = self.tools[-2].name if len(self.tools) > 1 else ""
         is_uv_script = starter == "uv run" and self.program.name.endswith(".py")
         is_python = python is not None or self.launcher is not None or is_uv_script
@@ -121,7 +121,7 @@ class Launch:
         """Whether only some tasks may start the program, as bash -c starts it in an if or a case."""
         at = self.program.words[0].at  # the offset of the program's name
         inner = (command for _, body in self.shell_strings for command in body.commands)
-        return any(command.context.branch and command.at <= at < command.end for command in inner)
+        return any(command.context.in_branch and command.at <= at < command.end for command in inner)
 
     @property
     def step_gpus(self) -> ToolOption | None:
@@ -207,7 +207,7 @@ class Launch:
             return None
         if option.value is not None:
             return int(option.value) if re.fullmatch(r"\d{1,9}", option.value, re.ASCII) else None
-        word = option.own_word(tool.body)
+        word = option.value_as_word(tool.body)
         return _word_number(word, tool.body, self.resources) if word else None
 
     def _first_tool(self, names: Collection[str]) -> Tool | None:
@@ -237,7 +237,7 @@ def may_start_hidden_programs(body: Body, launches: Iterable[Launch]) -> bool:
     ):
         return True
     # A launch in $( ) only computes a text.
-    started = (launch for launch in launches if not launch.command.context.substitution)
+    started = (launch for launch in launches if not launch.command.context.in_substitution)
     return any(_hides_work(launch.program) and not launch.is_python_file for launch in started)
 
 
@@ -249,7 +249,7 @@ def _tool_chains(command: Command, body: Body) -> Iterator[tuple[Tool, ...]]:
     if name == "eval" and len(command.words) == 2:
         inner = string_body(body, command.words[1])
         for inner_command in inner.commands:
-            if inner_command.name != "eval" and not inner_command.context.substitution:
+            if inner_command.name != "eval" and not inner_command.context.in_substitution:
                 yield from _tool_chains(inner_command, inner)
         return
     tools = chain(command, body)

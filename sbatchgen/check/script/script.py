@@ -240,7 +240,7 @@ class JobScript(Job):
             use.operator in (":?", "?")
             and use.name not in self.assigned_names
             and not _JOB_VARIABLE.match(use.name)
-            for use in (self.body.uses if ":?" in self.text else ())
+            for use in (self.body.variable_uses if ":?" in self.text else ())
         )
 
     def source_of(self, launch: Launch) -> TrainerSource | None:
@@ -275,7 +275,7 @@ class JobScript(Job):
     @cached_property
     def assigned_names(self) -> frozenset[str]:
         """The names of the variables that the script sets."""
-        return frozenset(assignment.name for assignment in self.body.sets)
+        return frozenset(assignment.name for assignment in self.body.assignments)
 
     @cached_property
     def tested_words(self) -> frozenset[str]:
@@ -289,7 +289,7 @@ class JobScript(Job):
         Uses with a default, such as ${NAME:-x}, do not count.
         """
         seen = set(self.assigned_names)
-        for use in self.body.uses:
+        for use in self.body.variable_uses:
             has_default = use.operator[:1] in (*":-=+?",)
             if use.name not in seen and not has_default and matches(use.name):
                 seen.add(use.name)

@@ -16,7 +16,7 @@ from sbatchgen.base.units import Moment, Text
 from sbatchgen.check.cluster_facts import NodeFacts
 from sbatchgen.check.rules.comments import RETIRED, removal
 from sbatchgen.check.rules.qos import GPU_LIMIT_RULES
-from sbatchgen.check.rules.syntax import faults_of_bash
+from sbatchgen.check.rules.syntax import bash_complaints
 from sbatchgen.jobs.inputs.document import Document, parse_scalar
 from sbatchgen.jobs.inputs.flags import key_type
 from sbatchgen.jobs.inputs.layers import BY_PARTITION, Layer, Level
@@ -101,7 +101,7 @@ def _setup_findings(profile: Document[Profile]) -> Iterator[Finding]:
     for key, value in values.items():
         # The script has the command of `master_addr` in $(...).
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
-        for line, message in faults_of_bash(text)[:1] if text else ():
+        for line, message in bash_complaints(text)[:1] if text else ():
             if not message:
                 continue  # bash was too slow
             what = f"{key}: bash can't read it: line {line}: {message}"

@@ -207,7 +207,7 @@ def _causes_in_setup(script: JobScript) -> list[Failure]:
         Failure(cause="setup", rank="own", means=means, fix=fix, line=number, says=line, file=script.file)
         for number, line in enumerate(script.lines, 1)
         if line.startswith(SETUP_ENDS)
-        and script.body.option_at("errexit", number)
+        and script.body.is_option_on("errexit", number)
         # If stderr has a log of its own, an empty log does not show that nothing was printed.
         and "error" not in script.resources
     ]

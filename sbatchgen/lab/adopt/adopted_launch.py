@@ -83,7 +83,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
 def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the programs that start the trainer, and the variables set in front of the launch."""
     body = launch.tools[0].body
-    for variable in launch.command.prefix:
+    for variable in launch.command.prefix_assignments:
         literal = body.value(variable.word) if variable.word else None
         _set_variable(draft, variable.name, literal, variable.word)
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
@@ -107,7 +107,7 @@ def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
 
 def _words_without_next(tool: Tool) -> tuple[Word, ...]:
     """Return a tool's name, options and operands, without the command that the tool starts."""
-    return tool.words[: len(tool.words) - len(tool.command)]
+    return tool.words[: len(tool.words) - len(tool.next_words)]
 
 
 def _set_prefix(draft: Draft, words: Sequence[str]) -> None:
@@ -164,7 +164,7 @@ def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
             else:
                 draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
         # Variables that are not exported need no line: their values are written where they are used.
-        elif not block.only_sets_harmlessly or any(assignment.exported for assignment in block.sets):
+        elif not block.only_sets_harmlessly or any(assignment.is_exported for assignment in block.sets):
             _keep_in_task(draft, block, block.text)
 
 
@@ -196,7 +196,7 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None
 
 def _adopt_prefix_in_task(draft: Draft, block: Block, command: Command) -> None:
     """Keep the variables set in front of the launch in the string of `bash -c`."""
-    for variable in command.prefix:
+    for variable in command.prefix_assignments:
         literal = block.body.value(variable.word) if variable.word else None
         is_kept = literal is not None or variable.name in shape.RANK_VARIABLES
         if is_kept or variable.word is None or "PATH" in variable.name:
@@ -255,7 +255,7 @@ def _adopt_torchrun_options(draft: Draft, launcher: Tool) -> None:
     for option in launcher.uses:
         if option.name in _RENDERED_TORCHRUN_OPTIONS.split():
             continue
-        word, body, value = option.own_word(launcher.body), launcher.body, option.value
+        word, body, value = option.value_as_word(launcher.body), launcher.body, option.value
         if value is None and word:
             in_task = body is not draft.body
             value = next((text for _, text in arguments(draft, [word], body, in_task=in_task)), None)
@@ -304,7 +304,7 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
     elif (name := _trainer_name(draft, words[0], body)) is None:
         draft.lose("the trainer's path is known only in the task", words[0].text)
     else:
-        is_module = program.module or any(tool.module for tool in launch.tools)
+        is_module = program.starts_module or any(tool.starts_module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _as_trainer_file(draft, name)
     draft.job["args"] = [value for _, value in pairs if value is not None]
     return len(draft.job["args"]) == len(pairs)
@@ -364,8 +364,8 @@ def _as_trainer_file(draft: Draft, name: str) -> str:
 def _adopt_eval(draft: Draft, command: Command) -> None:
     """Read the redirections in the string of `eval`; note a string with other commands as lost."""
     inner = string_body(draft.script.body, command.words[1])
-    first, *others = (command for command in inner.commands if not command.context.substitution)
-    if inner.sets or any(other.pipe is None or other.pipe is not first.pipe for other in others):
+    first, *others = (command for command in inner.commands if not command.context.in_substitution)
+    if inner.assignments or any(other.pipe is None or other.pipe is not first.pipe for other in others):
         draft.lose("eval with more than the launch in it: write that out")
     _adopt_redirections(draft, first)
 

@@ -97,7 +97,9 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     for old, new in simplified.renamed.items():
         if not old.isdigit():  # a variable, not a positional parameter
             draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
-        elif any(use.name == new and use.operator in _REQUIRING_OPERATORS for use in draft.body.uses):
+        elif any(
+            use.name == new and use.operator in _REQUIRING_OPERATORS for use in draft.body.variable_uses
+        ):
             draft.env[new] = None
             draft.note(f"${old} is the variable {new} here: export it where you submit")
     _convert(draft, simplified)
@@ -125,7 +127,7 @@ def _refuse_unreadable(script: JobScript) -> None:
         what = f"{script.file} is a script of {language}, not of bash"
         raise DocumentError.of(what, at=f"{script.file}:1")
     for fault in script.body.faults:
-        raise DocumentError.of(fault.text, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
+        raise DocumentError.of(fault.message, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
 
 
 def _convert(draft: Draft, simplified: SimplifiedScript) -> None:

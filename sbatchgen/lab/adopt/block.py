@@ -54,12 +54,12 @@ class Block:
     @cached_property
     def sets(self) -> tuple[Assignment, ...]:
         """The block's assignments, also by `unset`."""
-        return self._inside(self.body.sets)
+        return self._inside(self.body.assignments)
 
     @cached_property
     def uses(self) -> frozenset[str]:
         """The names of the variables that the block expands."""
-        return frozenset(use.name for use in self._inside(self.body.uses))
+        return frozenset(use.name for use in self._inside(self.body.variable_uses))
 
     def _inside(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
         """Return the parts inside the block; `parts` is in the order of the text."""
@@ -79,12 +79,14 @@ class Block:
     @property
     def outer(self) -> Iterator[Command]:
         """The block's commands outside of substitutions."""
-        return (command for command in self.commands if not command.context.substitution)
+        return (command for command in self.commands if not command.context.in_substitution)
 
     @cached_property
     def only_sets(self) -> bool:
         """Whether the block does nothing but set variables, under no condition."""
-        is_plain = all(part.context.top and not part.subscript and not part.append for part in self.sets)
+        is_plain = all(
+            part.context.is_top_level and not part.subscript and not part.is_append for part in self.sets
+        )
         declarations = ("export", "declare", "readonly", "typeset")
         return bool(self.sets) and is_plain and all(command.name in declarations for command in self.outer)
 
@@ -95,7 +97,7 @@ class Block:
     @cached_property
     def only_sets_harmlessly(self) -> bool:
         """Whether the block only sets variables, and the commands in their values change nothing."""
-        inner = (command for command in self.commands if command.context.substitution)
+        inner = (command for command in self.commands if command.context.in_substitution)
         return self.only_sets and all(map(_is_harmless, inner))
 
     @cached_property
@@ -119,8 +121,8 @@ class Block:
     @cached_property
     def only_prints_harmlessly(self) -> bool:
         """Whether the block only prints: no command in its words acts, and no `${1:?}` may end the script."""
-        inner = (command for command in self.commands if command.context.substitution)
-        may_end = any("?" in use.operator for use in self._inside(self.body.uses))
+        inner = (command for command in self.commands if command.context.in_substitution)
+        may_end = any("?" in use.operator for use in self._inside(self.body.variable_uses))
         return self.only_prints and all(map(_is_harmless, inner)) and not may_end
 
     @cached_property

@@ -9,7 +9,7 @@ from sbatchgen.base.texts import EnvName
 from sbatchgen.base.units import ShellPath
 from sbatchgen.check.bash import Body, Piece, Word
 from sbatchgen.check.bash.chain import Tool, ToolOption
-from sbatchgen.check.bash.word import LITERAL
+from sbatchgen.check.bash.word import LITERAL_KINDS
 from sbatchgen.check.script.launches import slurm_variable_number
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.lab.adopt.block import Block
@@ -123,7 +123,7 @@ class Draft:
 
     def text_of(self, piece: Piece) -> str | None:
         """Return the string that a piece of a word expands to; None if text and directives do not give it."""
-        if piece.kind in LITERAL:
+        if piece.kind in LITERAL_KINDS:
             return None if piece.kind == "glob" else piece.text
         if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
             return None
@@ -160,7 +160,7 @@ class Draft:
 
     def option_env(self, tool: Tool, option: ToolOption) -> None:
         """Put the variables NAME=VALUE of a container's option into the job's env."""
-        word = option.own_word(tool.body)
+        word = option.value_as_word(tool.body)
         value = (self._expandable(word, tool.body) or "") if word else ""
         pairs = [text.partition("=") for text in value.split(",")]
         # NAME=$NAME, and NAME alone, pass on a variable. The job has those of Slurm and of the script.
@@ -196,7 +196,7 @@ class Draft:
         to the folder of the launch.
         """
         path = option.value if option.value and not file else None
-        if path is None and (word := option.own_word(tool.body)):
+        if path is None and (word := option.value_as_word(tool.body)):
             path = (self.file if file else self.path)(word, tool.body)
         if path is None:
             self.lose(f"--{option.name}: the path is known only when the job runs")

@@ -58,7 +58,7 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
     for command in (command for block in before for command in block.commands):
         if command.name not in ("cd", "pushd", "popd"):
             continue
-        is_plain = command.name == "cd" and command.context.top and len(command.words) == 2
+        is_plain = command.name == "cd" and command.context.is_top_level and len(command.words) == 2
         target = draft.path(command.words[1], draft.script.body) if is_plain else None
         draft.folder = target if target and target.startswith(("/", "${")) else None
 
@@ -82,7 +82,7 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
         draft.profile |= {"runtime": name, "runtimes": {name: keys}}
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
-    used = {use.name for use in draft.body.uses}
+    used = {use.name for use in draft.body.variable_uses}
     # The offset of the last block that stays shell and has an effect.
     last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)
     for block in others:
@@ -110,7 +110,7 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
 def _env_values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
     """Return the values of variables that `env` can hold: exported under no condition, and literal."""
     values: dict[str, str | None] = {}
-    assignments = (assignment for block in before for assignment in block.sets if not assignment.prefix)
+    assignments = (assignment for block in before for assignment in block.sets if not assignment.is_prefix)
     for assignment in assignments:
         # A variable stays None after a value that `env` can't hold, whatever the script assigns later.
         is_literal_so_far = values.get(assignment.name, "") is not None
@@ -121,8 +121,10 @@ def _env_values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
 def _literal(draft: Draft, assignment: Assignment) -> str | None:
     """Return the literal value of an exported variable; None if `env` of a job can't hold the variable."""
     name, word = assignment.name, assignment.word
-    is_plain = assignment.exported and assignment.setter in ("export", "") and assignment.context.top
-    if not is_plain or assignment.append or assignment.items is not None or assignment.subscript:
+    is_plain = (
+        assignment.is_exported and assignment.setter in ("export", "") and assignment.context.is_top_level
+    )
+    if not is_plain or assignment.is_append or assignment.items is not None or assignment.subscript:
         return None
     if word is None or not is_variable(name) or _ORDERED_NAMES.search(name):  # export NAME has no word
         return None
@@ -140,7 +142,7 @@ def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], env_values: Mapping
         if block.only_sets_names(draft.rendezvous_names):
             stays = bool(block.assigned & needed)
         elif block.only_sets_harmlessly:
-            exported = {assignment.name for assignment in block.sets if assignment.exported}
+            exported = {assignment.name for assignment in block.sets if assignment.is_exported}
             is_convertible = exported <= env_values.keys() | draft.rendezvous_names
             is_read = bool(block.assigned & needed) or (program_follows and bool(exported))
             stays = is_read or not is_convertible
@@ -162,7 +164,7 @@ def _convert_assignments(
 
     `used` has the names of the variables that the script expands.
     """
-    for name, exported in ((assignment.name, assignment.exported) for assignment in block.sets):
+    for name, exported in ((assignment.name, assignment.is_exported) for assignment in block.sets):
         if name in draft.rendezvous_names:
             if _IP_ADDRESS.search(block.text):
                 draft.profile["master_addr"] = "hostname -i"
@@ -246,7 +248,7 @@ def _loaded_modules(block: Block) -> list[str] | None:
     loaded: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
-        is_plain = command.context.top and not command.redirects and None not in words
+        is_plain = command.context.is_top_level and not command.redirects and None not in words
         if command.name not in ("module", "ml") or not is_plain:
             return None
         verb, *rest = [str(word) for word in words[1:]] or [""]
@@ -290,7 +292,7 @@ def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
 
 def _keys_of_activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
     """Return the runtime and the keys that a command of an activation gives; None for any other command."""
-    if not command.context.top or command.redirects or command.prefix or command.pipe:
+    if not command.context.is_top_level or command.redirects or command.prefix_assignments or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():
         keys = runtime.facts_of_command(command, draft)

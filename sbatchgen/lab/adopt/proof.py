@@ -79,12 +79,12 @@ def _overwritten_variables(
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     # The variables that kept lines and the launch need, and the variables that the new script sets itself.
     kept_names, new_names = {*draft.needed_variables}, set()
-    local = {(part.context.function, part.name) for part in new.body.sets if part.setter in LOCAL}
-    for assignment in new.body.sets:
+    local = {(part.context.function, part.name) for part in new.body.assignments if part.setter in LOCAL}
+    for assignment in new.body.assignments:
         name, word, line = assignment.name, assignment.word, assignment.line
-        if assignment.prefix or (assignment.context.function, name) in local:
+        if assignment.is_prefix or (assignment.context.function, name) in local:
             continue
-        if line in kept_lines and line not in late_lines and (assignment.exported or name in folders):
+        if line in kept_lines and line not in late_lines and (assignment.is_exported or name in folders):
             kept_names.add(name)
         elif line not in kept_lines and not (word and name in word.variables):  # PATH=FOLDER:$PATH
             new_names.add(name)

@@ -169,7 +169,7 @@ def _why_one_process(draft: Draft, nodes: int) -> str:
     """Return why one process can't become a job of several nodes, and what to do instead."""
     if _STARTS_RAY.search(draft.body.source.text):
         return f"Ray runs on {nodes} nodes: {RAY_ADVICE}"
-    if any(launch.command.background and not launch.is_helper for launch in draft.script.launches):
+    if any(launch.command.in_background and not launch.is_helper for launch in draft.script.launches):
         return f"other programs run on the {nodes} nodes too: write each as a program of a job file"
     return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
 

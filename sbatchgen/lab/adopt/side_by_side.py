@@ -56,7 +56,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[ProgramStep]:
     for launch in launches:
         at = launch.command.at
         block = next((block for block in statements if block.start <= at < block.end), None)
-        is_main = launch is launches[-1] and not launch.command.background
+        is_main = launch is launches[-1] and not launch.command.in_background
         is_plain = block is not None and _is_plain_step(launch, block, is_main=is_main)
         program = _program_keys(draft, launch) if is_plain else None
         if block is None or program is None:
@@ -65,7 +65,7 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[ProgramStep]:
     rest = _statements_after(steps, statements)
     node_sum = sum(step.program["nodes"] for step in steps)
     uses_all_nodes = node_sum == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
-    if launches[-1].command.background:
+    if launches[-1].command.in_background:
         waits = [command for block in rest for command in block.commands if command.name == "wait"]
         # `wait PID` waits for a single step.
         waits_for_all = bool(waits) and all(len(command.words) == 1 for command in waits)
@@ -89,7 +89,7 @@ def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
     host_variables: set[str] = set()  # the variables in the values of --nodelist
     for step, name in zip(steps, _names(steps), strict=True):
         nodelist = step.launch.step.option("nodelist") if step.launch.step else None
-        word = nodelist.own_word(draft.body) if nodelist else None
+        word = nodelist.value_as_word(draft.body) if nodelist else None
         if word is None:
             continue
         host_variables |= {*_VARIABLE.findall(word.text)}
@@ -181,7 +181,7 @@ def _port(words: Sequence[str]) -> str:
 
 def adopt_steps(draft: Draft, steps: Sequence[ProgramStep], statements: Sequence[Block]) -> None:
     """Put steps into the job as its programs."""
-    has_main = not steps[-1].launch.command.background
+    has_main = not steps[-1].launch.command.in_background
     notes = _wait_for_others(steps, statements) if has_main else [_FAILURE_NOTE]
     programs = draft.job["programs"] = {}
     for (launch, block, program), name in zip(steps, _names(steps), strict=True):
@@ -214,9 +214,9 @@ def _is_plain_step(launch: Launch, block: Block, *, is_main: bool) -> bool:
     """
     command = launch.command
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
-    is_plain = command.context.top and not command.pipe and not command.prefix
+    is_plain = command.context.is_top_level and not command.pipe and not command.prefix_assignments
     only_writes = all(redirect.operator.startswith((">", "&>")) for redirect in command.redirects)
-    has_place = command.background or is_main
+    has_place = command.in_background or is_main
     return is_step and has_place and is_plain and only_writes and [*block.commands] == [command]
 
 

@@ -106,13 +106,13 @@ def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
         for command in outer
     )
     renamed: dict[str, str] = {}
-    for use in () if changes_parameters else body.uses:
+    for use in () if changes_parameters else body.variable_uses:
         if use.name.isdigit() and use.name != "0" and not is_in_function(use.at):
             renamed[use.name] = f"ARG{use.name}"
-    exported = {part.name for part in body.sets if part.exported or part.source is not body.source}
+    exported = {part.name for part in body.assignments if part.is_exported or part.source is not body.source}
     renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned_names - exported)}
-    occurrences = [(part.at, part.name) for part in body.sets]
-    occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.uses]
+    occurrences = [(part.at, part.name) for part in body.assignments]
+    occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.variable_uses]
     edits = {}
     for at, name in occurrences:
         if name in renamed and not (name.isdigit() and is_in_function(at)):
@@ -140,8 +140,10 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     edits, defaults = {}, {}
     for piece, start, end, replacement in _default_expansions(script):
         match = _DEFAULT.fullmatch(piece.text)
-        sets = [assignment for assignment in script.body.sets_of(piece.name) if assignment.end <= piece.at]
-        is_set = any(not assignment.context.branch for assignment in sets)
+        sets = [
+            assignment for assignment in script.body.assignments_of(piece.name) if assignment.end <= piece.at
+        ]
+        is_set = any(not assignment.context.in_branch for assignment in sets)
         if match and not is_set and not _JOB_VARIABLES.fullmatch(piece.name):
             defaults[piece.name] = match[2].strip("\"'")
             edits[start] = (start, end, replacement.format(match[2]))
@@ -152,8 +154,8 @@ def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
     """Yield the expansions with a default in launches, assignments, and commands such as `: ${A:=1}`."""
     body = script.body
     words = [("", word) for launch in script.launches for word in launch.command.words]
-    for assignment in body.sets:
-        values = (assignment.word, *(assignment.items or ())) if assignment.context.top else ()
+    for assignment in body.assignments:
+        values = (assignment.word, *(assignment.items or ())) if assignment.context.is_top_level else ()
         words += [(assignment.name, word) for word in values if word]
     for name, word in words:
         for piece in word.pieces if word.source is body.source else ():
@@ -161,14 +163,16 @@ def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
             if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
                 yield _DefaultExpansion(piece, piece.at, piece.at + len(piece.text), "{}")
     for command in body.commands:
-        expansion = command.words[-1].only_piece if command.name == ":" and command.context.top else None
+        expansion = (
+            command.words[-1].only_piece if command.name == ":" and command.context.is_top_level else None
+        )
         # NAME=A B, without quotes, would start B.
         if (
             expansion
             and expansion.operator in (":=", "=")
-            and (expansion.quoted or " " not in expansion.text)
+            and (expansion.is_quoted or " " not in expansion.text)
         ):
-            quotes = '"' * expansion.quoted
+            quotes = '"' * expansion.is_quoted
             replacement = f"{expansion.name}={quotes}{{}}{quotes}"
             yield _DefaultExpansion(expansion, command.at, command.end, replacement)
 
@@ -181,19 +185,21 @@ def _without_optional(script: JobScript) -> tuple[JobScript, list[OptionalWord]]
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
-        sets = [part for part in body.sets_of(piece.name) if part.at < word.at]
-        certain_values = [part.items or (part.word and part.word.value) for part in sets if part.context.top]
-        conditional = [part for part in sets if not part.context.top]
+        sets = [part for part in body.assignments_of(piece.name) if part.at < word.at]
+        certain_values = [
+            part.items or (part.word and part.word.value) for part in sets if part.context.is_top_level
+        ]
+        conditional = [part for part in sets if not part.context.is_top_level]
         # "$NAME" in quotes is a word even if it is empty.
-        if len(conditional) != 1 or any(certain_values) or (piece.quoted and piece.subscript != "@"):
+        if len(conditional) != 1 or any(certain_values) or (piece.is_quoted and piece.subscript != "@"):
             continue
         (assignment,) = conditional
         # A variable that a test such as [ -z $NAME ] reads before may also have a value from elsewhere.
-        is_tested = any(use.name == piece.name and use.at < assignment.at for use in body.uses)
+        is_tested = any(use.name == piece.name and use.at < assignment.at for use in body.variable_uses)
         values = assignment.items or ([assignment.word] if assignment.word else [])
         text = " ".join(map(body.text_of, values))
         context = assignment.context
-        if text.startswith("-") and not is_tested and not context.loop and context.branch:
+        if text.startswith("-") and not is_tested and not context.in_loop and context.in_branch:
             optional.append(OptionalWord(word, text))
     return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
 
@@ -231,9 +237,9 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
-        is_inner = command.is_test or command.context.substitution
+        is_inner = command.is_test or command.context.in_substitution
         starts_nothing = is_inner or command.name in _NO_TRAINER_COMMANDS or not command.words
-        if not command.context.top or (launch.is_helper if launch else starts_nothing):
+        if not command.context.is_top_level or (launch.is_helper if launch else starts_nothing):
             continue
         first = launch.program.words[0] if launch else command.words[0]
         # Each word after expanding variables, and the word of the script that gives it.

@@ -49,7 +49,7 @@ def arguments(
             # The piece, or the pieces of its value if it is a variable that the script sets.
             resolved = body.resolve(replace(word, pieces=(piece,)))
             known_texts = [draft.text_of(part) for part in resolved.pieces]
-            is_unquoted = piece.kind == "variable" and not piece.quoted
+            is_unquoted = piece.kind == "variable" and not piece.is_quoted
             is_known = None not in known_texts
             # Without quotes, bash splits a value at blanks, replaces a pattern by names of files, and drops
             # an empty value.
@@ -84,7 +84,7 @@ def _as_array(draft: Draft, word: Word) -> str | None:
 
 def _may_change(draft: Draft, piece: Piece, word: Word) -> bool:
     """Return whether a variable may have another value at the launch than in this word."""
-    sets = draft.body.sets_of(piece.name)
+    sets = draft.body.assignments_of(piece.name)
     is_set_before = any(assignment.at < piece.at for assignment in sets)
     is_set_after = any(assignment.at >= piece.at for assignment in sets)
     may_differ = word.source is draft.body.source and is_set_before and is_set_after
@@ -98,33 +98,39 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
     """
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.user_value(piece)
-    values = [assignment.word.value for assignment in draft.body.sets_of(piece.name) if assignment.word]
+    values = [
+        assignment.word.value for assignment in draft.body.assignments_of(piece.name) if assignment.word
+    ]
     if piece.kind == "command":
         is_one_word = _ONE_WORD_COMMAND.search(piece.text) is not None
     else:
         # "${NAME:+--flag value}" may be empty or several words.
         may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.setter != "export"]
+        sets = [
+            assignment
+            for assignment in draft.body.assignments_of(piece.name)
+            if assignment.setter != "export"
+        ]
         has_array = any(assignment.items is not None for assignment in sets)
         has_blank = any(value == "" or " " in (value or "") for value in values)
         is_one_word = not (may_be_empty or has_array or has_blank)
     has_changed = piece.kind == "variable" and _may_change(draft, piece, word)
-    if piece.kind == "variable" and not piece.quoted:
+    if piece.kind == "variable" and not piece.is_quoted:
         is_one_word = is_one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
         is_one_word = is_one_word or (piece.subscript.isdigit() and _are_split_outputs(sets))
-    if has_changed or piece.subscript in ("@", "*") or not (piece.quoted or is_one_word):
+    if has_changed or piece.subscript in ("@", "*") or not (piece.is_quoted or is_one_word):
         return None
     draft.needed_variables |= {*_NAME.findall(piece.text)}
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
         return f"{{env:{piece.name}}}"
-    value = f'"{piece.text}"' if piece.quoted else piece.text
+    value = f'"{piece.text}"' if piece.is_quoted else piece.text
     return f"{{env:{draft.argument_variable(value)}}}"
 
 
 def _are_split_outputs(sets: Iterable[Assignment]) -> bool:
     """Return whether the items of an array are unquoted outputs of commands, which bash splits at blanks."""
     items = [item.only_piece for assignment in sets for item in assignment.items or ()]
-    return bool(items) and all(item and item.kind == "command" and not item.quoted for item in items)
+    return bool(items) and all(item and item.kind == "command" and not item.is_quoted for item in items)
 
 
 def _is_folder(piece: Piece, word: Word) -> bool:
@@ -144,8 +150,10 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
     """
     if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
         return True
-    sets = [assignment for assignment in draft.body.sets_of(piece.name) if assignment.setter != "export"]
-    is_set = any(assignment.context.top and assignment.word for assignment in sets)
+    sets = [
+        assignment for assignment in draft.body.assignments_of(piece.name) if assignment.setter != "export"
+    ]
+    is_set = any(assignment.context.is_top_level and assignment.word for assignment in sets)
     if not is_set or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
         return False
     values = [assignment.word for assignment in sets]
@@ -181,10 +189,10 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
         return f"@{piece.name}@"
     # ${NAME:-DEFAULT} has the same value in the batch script if the script does not set NAME.
     is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned_names)
-    is_set_in_task = any(assignment.name == piece.name for assignment in body.sets)
+    is_set_in_task = any(assignment.name == piece.name for assignment in body.assignments)
     differs = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
     # If the batch script also expands the text somewhere, the batch script and the task have the same value.
-    words = [assignment.word for assignment in draft.body.sets if assignment.word]
+    words = [assignment.word for assignment in draft.body.assignments if assignment.word]
     words += [word for command in draft.body.commands for word in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
     is_in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)

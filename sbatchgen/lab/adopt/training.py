@@ -23,7 +23,8 @@ _EVALUATION_NAME = re.compile(
 )
 _EVALUATION_OPTION = re.compile(rf"--(?:{_EVALUATION_WORDS})(?:[_-]only)?")
 # Parts of a script in which no job can start the launch. The names are attributes of the launch's context.
-_CONTEXTS = ("function", "loop", "branch", "subshell")
+# An attribute of the launch's context -> the construct around the launch, for a message.
+_CONSTRUCTS = {"function": "function", "in_loop": "loop", "in_branch": "branch", "in_subshell": "subshell"}
 _HARMLESS_COMMANDS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
@@ -53,7 +54,7 @@ def split_chain(script: JobScript) -> JobScript:
     succeeds.
     """
     launch = main_launch(script)
-    if launch is None or launch.command.background:
+    if launch is None or launch.command.in_background:
         return script
     home = _block_of(blocks(script.body), launch)
     before = [command for command in home.outer if command.at < launch.command.at]
@@ -79,24 +80,24 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
         _note_why_none(draft)
         return None
     home, context = _block_of(statements, launch), launch.command.context
-    background = launch.command.background
+    background = launch.command.in_background
     draft.launch_lines = home.lines
-    for kind in _CONTEXTS:
+    for attribute, kind in _CONSTRUCTS.items():
         # The context in { python train.py; } & has a subshell too, which changes nothing.
         is_only_background = kind == "subshell" and background
-        if getattr(context, kind) and not is_only_background:
+        if getattr(context, attribute) and not is_only_background:
             where = f"the function {context.function}" if kind == "function" else f"a {kind}"
             draft.lose(f"the training is started in {where}: start it outside")
             return None
     for other in draft.script.trainings:
         block = _block_of(statements, other)
-        if other is not launch and (other.command.background or block is home):
+        if other is not launch and (other.command.in_background or block is home):
             what = f"another training at the same time ({other.program.name}): move it to a separate job"
             draft.add(block.lines, "lost", what)
         elif other is not launch and (other.step or other.launcher):
             draft.needed_variables |= {*RANK_VARIABLES}  # another training may read them
     # An assignment without a word is an array, or a value that a command such as `read` sets.
-    if any(assignment.exported is False and assignment.word is None for assignment in home.sets):
+    if any(assignment.is_exported is False and assignment.word is None for assignment in home.sets):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
         what = "the training runs in the background while a trap waits"
@@ -110,7 +111,7 @@ def _note_why_none(draft: Draft) -> None:
     if submits := next((command for command in body.commands if command.name == "sbatch"), None):
         draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
     for other in draft.script.launches:
-        if other.is_helper or other.command.context.substitution:
+        if other.is_helper or other.command.context.in_substitution:
             continue
         name = other.program.name
         files = [word.text for word in other.program.words[1:] if not word.text.startswith("-")]
@@ -123,7 +124,7 @@ def _note_why_none(draft: Draft) -> None:
         draft.add((other.command.line,), "lost", what)
         return
     for command in reversed(body.commands):
-        if not (command.is_test or command.context.substitution or command.name in HELPERS | CLOSING):
+        if not (command.is_test or command.context.in_substitution or command.name in HELPERS | CLOSING):
             draft.add((command.line,), "lost", _not_python(command.name))
             return
 
@@ -168,18 +169,18 @@ def adopt_after(draft: Draft, blocks: Sequence[Block]) -> None:
             lines += draft.keep_shell(block, "in setup_after_runtime, by a trap: it runs after the training")
     if not lines:
         return
-    traps = [(command, trapped.context.trap) for command, trapped in draft.body.traps]
+    traps = [(command, trapped.context.trap_signals) for command, trapped in draft.body.traps]
     at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
     trap_text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
     has_exit = any(command.name == "exit" for block in blocks[:last_acting] for command in block.commands)
-    is_uncertain = any("TERM" in signals or not command.context.top for command, signals in traps)
+    is_uncertain = any("TERM" in signals or not command.context.is_top_level for command, signals in traps)
     # An `exit` among the statements would keep the script's own trap from running.
     if is_uncertain or trap_text is None or (trap_text and has_exit):
         what = "a trap of the script's own, and commands after the training"
         draft.lose(f"{what}: move these to a separate job")
         return
     # With errexit, the old script continued only after success. Status 143 means that Slurm ended the job.
-    continues = "ended == 0" if draft.body.option_at("errexit", draft.launch_lines[-1]) else "ended != 143"
+    continues = "ended == 0" if draft.body.is_option_on("errexit", draft.launch_lines[-1]) else "ended != 143"
     draft.profile["setup_after_runtime"] = [
         "after_training() {",
         f"local ended=$?; if (({continues})); then # 143: ended by Slurm",

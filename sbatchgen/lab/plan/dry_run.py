@@ -385,7 +385,7 @@ def unset_needs(last_run: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     spans = function_spans(body)
     positional = [
         use
-        for use in body.uses
+        for use in body.variable_uses
         if _POSITIONAL.fullmatch(use.name)
         and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")  # not ${1:-default}
         and not any(start <= use.at < end for start, end in spans)  # $1 of a function is not an argument
@@ -396,7 +396,7 @@ def unset_needs(last_run: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     options = last_run.script.named("getopts")
     if options and not (positional or inputs.arguments or last_run.steps):
         yield Need("arguments", "1", options[0].line)
-    optional = {use.name for use in body.uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    optional = {use.name for use in body.variable_uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
     text = last_run.script.text
     known = (
         EnvName.BASH
@@ -421,8 +421,10 @@ def _empty_variables(last_run: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     if name and name not in last_run.batch_environment and name not in inputs.variables:
         yield Need("variable", name, line)
     line = empty_test_line(last_run.trace, functions)
-    for name in dict.fromkeys(use.name for use in body.uses if use.line == line and use.name.isidentifier()):
-        assignments = [part.source.text[part.at : part.end] for part in body.sets if part.name == name]
+    for name in dict.fromkeys(
+        use.name for use in body.variable_uses if use.line == line and use.name.isidentifier()
+    ):
+        assignments = [part.source.text[part.at : part.end] for part in body.assignments if part.name == name]
         is_given = name in last_run.batch_environment or name in inputs.variables
         # Each assignment such as NAME=${NAME:-} only keeps a value that the user may give.
         only_keeps_value = all(f"${{{name}" in text for text in assignments)

@@ -289,13 +289,13 @@ class Functions(NamedTuple):
 
 def functions_of(body: Body) -> Functions:
     """Return the functions that a script defines."""
-    return Functions(frozenset(body.functions.values()), body.functions)
+    return Functions(frozenset(body.function_by_line.values()), body.function_by_line)
 
 
 def function_spans(body: Body) -> list[tuple[int, int]]:
     """Return the offsets of the start and the end of each function in a script."""
     parts = [(part.context.function, part.at, part.end) for part in body.commands]
-    parts += [(part.context.function, part.at, part.end) for part in body.sets]
+    parts += [(part.context.function, part.at, part.end) for part in body.assignments]
     spans: dict[str, tuple[int, int]] = {}
     for name, at, end in parts:
         if name:

@@ -75,7 +75,7 @@ def _with_first_steps(plan: DryRun) -> DryRun:
     """Return a plan that reached a limit, with its first steps and the least number of further steps."""
     script, shown = plan.script, tuple(map(_with_each_program_once, plan.steps[:SHOWN_STEPS]))
     last_line = shown[-1].line if shown else 0
-    launch_lines = (launch.command.line for launch in script.launches if launch.command.context.top)
+    launch_lines = (launch.command.line for launch in script.launches if launch.command.context.is_top_level)
     lines = [*(step.line for step in shown), *(line for line in launch_lines if line > last_line)]
     more = least_steps(script.body, lines) - len(shown)
     return replace(plan, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
@@ -99,7 +99,7 @@ def may_hide_failures(plan: DryRun) -> bool:
     """
     if not plan.steps or plan.result.status or plan.result.limit:
         return False
-    last, commands = plan.script.body.last, plan.script.body.commands
+    last, commands = plan.script.body.last_command, plan.script.body.commands
     if last is None or last.pipe or any(command.name in ("exit", "trap") for command in commands):
         return True
     last_lines = range(last.line, last.end_line + 1)

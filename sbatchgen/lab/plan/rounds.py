@@ -39,7 +39,7 @@ def least_steps(body: Body, lines: Iterable[int]) -> int:
         offsets = (command.at for command in body.commands if command.line <= line <= command.end_line)
         offset = next(offsets, None)
         count = 1
-        for start, end in body.loops:
+        for start, end in body.loop_spans:
             if offset is not None and start <= offset < end:
                 count *= rounds_of_loop(text[start:end])
         total += count

@@ -16,7 +16,7 @@ from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.program import SHELLS, programs
 from sbatchgen.check.rules import directives, environment, safety, statuses, syntax
-from sbatchgen.check.rules.rule import CUT_SHORT, Hit, Rules
+from sbatchgen.check.rules.rule import UNFINISHED_DRY_RUN, Hit, Rules
 from sbatchgen.check.sbatch.header import Kind
 from sbatchgen.lab.plan.dry_run import MAX_SECONDS, SHOWN_STEPS, STARTS_PER_RUN, DryRun
 from sbatchgen.lab.plan.missing import functions_of, last_line
@@ -77,7 +77,9 @@ def _stderr(plan: DryRun) -> str:
     return plan.result.files.get("err", "")
 
 
-@RULES.add(CUT_SHORT, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md")
+@RULES.add(
+    UNFINISHED_DRY_RUN, "info", "a script that does not end in a dry run", source="docs/how-to/plan.md"
+)
 def _plan_at_limit(plan: DryRun) -> Iterator[Hit]:
     limit, count = plan.result.limit, len(plan.steps)
     if limit == "time" and count >= SHOWN_STEPS:
@@ -200,7 +202,7 @@ def _hiding_command(plan: DryRun) -> _HidingCommand | None:
         return None
     line, command, folder = failing.trace[-1]  # the last command, whose status the job has
     name = command.partition(" ")[0].strip("'").rpartition("/")[2]
-    last = failing.script.body.last
+    last = failing.script.body.last_command
     if last and any(step.background and step.line == line for step in failing.steps):
         line, name = last.line, last.name  # the last traced command may be one in the background
     if name in ("", "true", ":"):  # the author wrote `|| true` to hide the failure

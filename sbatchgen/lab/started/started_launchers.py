@@ -14,7 +14,7 @@ from sbatchgen.base.finding import Severity
 from sbatchgen.base.quoting import counted
 from sbatchgen.check.executables.launcher import LauncherCall
 from sbatchgen.check.executables.program import PROGRAMS, programs
-from sbatchgen.check.rules import names, process_counts, rendezvous, steps
+from sbatchgen.check.rules import names, process_counts, rendezvous, rendezvous_fixes, steps
 from sbatchgen.check.rules.rule import Hit, Rules
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.overlaps import may_lack_values, overlaps, run_at_once
@@ -201,7 +201,7 @@ def _missing_rendezvous(plan: DryRun, step: Step, first: StartedLauncher) -> Ite
     knows_address |= any(word.endswith("/training/torchrun.py") for word in first.process.argv)
     if first.name == "torchrun" and not first.role_option("HOST").name and not knows_address:
         what = "the nodes don't meet: without --rdzv-endpoint each torchrun waits at its own localhost"
-        yield Hit(plan.at(step.line), what, rendezvous.RDZV_OPTIONS)
+        yield Hit(plan.at(step.line), what, rendezvous_fixes.RDZV_OPTIONS)
 
 
 def _different_values(
@@ -245,13 +245,13 @@ def _same_node_rank(plan: DryRun) -> Iterator[Hit]:
         )  # else SB307 reports the step
         if has_address and (rank or "0") == "0" and not _is_variable_in_script(plan, option):
             same_rank = f"{option}=0" if option else ""
-            what, fix = rendezvous.same_rank_texts(first.name, len(_nodes_of(launchers)), same_rank)
+            what, fix = rendezvous_fixes.same_rank_texts(first.name, len(_nodes_of(launchers)), same_rank)
             yield Hit(plan.at(step.line), what, fix)
     for step, launchers in _steps_with_launchers(plan):
         unaware = [launcher for launcher in launchers if not launcher.may_know_other_nodes]
         if step.is_srun and len(_nodes_of(unaware)) > 1:
-            what = rendezvous.missing_hosts_message(len(_nodes_of(unaware)))
-            yield Hit(plan.at(step.line), what, rendezvous.deepspeed_fix())
+            what = rendezvous_fixes.missing_hosts_message(len(_nodes_of(unaware)))
+            yield Hit(plan.at(step.line), what, rendezvous_fixes.deepspeed_fix())
 
 
 def _launchers_with_same_rank(plan: DryRun) -> Iterator[tuple[Step, list[StartedLauncher]]]:

@@ -185,7 +185,7 @@ def _is_computed(plan: DryRun, name: str, depth: int = 4) -> bool:
     """
     if name in plan.batch_environment or option_of(name) not in ("", "array"):
         return True
-    assignments = [assignment for assignment in plan.script.body.sets if assignment.name == name]
+    assignments = [assignment for assignment in plan.script.body.assignments if assignment.name == name]
     is_needed = any(need.name == name for need in plan.needed)
     is_set_otherwise = any(part.value == "" or part.setter == "for" for part in assignments)
     if not assignments or not depth or is_needed or is_set_otherwise:

@@ -51,13 +51,13 @@ def read_with(rows: Callable[[str, float], Any], kinds: Any, faults: Callable[[s
     """
     from sbatchgen.check.rules import syntax
 
-    def faults_of_bash(text: str) -> list[tuple[int, str]]:
+    def bash_complaints(text: str) -> list[tuple[int, str]]:
         # Surrogates, which stand for bytes that are not UTF-8, become question marks.
         fault = faults(text.encode("utf-8", "replace").decode())
         return [] if fault is None else [_in_words_of_bash(*fault)]
 
     vars(tree_sitter).update(rows=rows, kinds=[tuple(kind) for kind in kinds.to_py()])
-    vars(syntax).update(faults_of_bash=faults_of_bash)
+    vars(syntax).update(bash_complaints=bash_complaints)
 
 
 def _in_words_of_bash(line: int, message: str) -> tuple[int, str]:
