@@ -136,6 +136,7 @@ ROWS = (
     Row("cli/running_jobs.py", "sbatchgen status {}", RUN, "sbatchgen exec job -- hostname"),
     Row("cli/shell.py", "sbatchgen status", "", "sbatchgen shell gone --ssh-config"),
     Row("cli/runs.py", "sbatchgen status --all", "", "sbatchgen status gone"),
+    Row("cli/runs.py", "sbatchgen status {}", SWEEP, "sbatchgen diagnose job --task 7"),
     Row("cli/submit.py", "sbatchgen status", LOCAL, f"{RUN}-2 --after job"),
     Row("base/files.py", "chmod u+w {}", f"{SCRIPT}; sed -i s/--time/-t/ 'old job.sh'; chmod a-w 'old job.sh'", "sbatchgen lint --fix 'old job.sh'"),
     Row("base/files.py", "mkdir -p {}", "", "sbatchgen render single --profile local --write 'a b/c/job.sh'"),

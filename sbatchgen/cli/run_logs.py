@@ -26,6 +26,7 @@ from sbatchgen.cli.runs import (
     find_point,
     find_run,
     open_index,
+    refuse_other_task,
     task_option,
 )
 
@@ -103,6 +104,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
         return
     chosen, point, job = find_job(index, run)
     task = task or point
+    refuse_other_task(chosen, task, job)
     if program:
         _check_program(chosen, program)
     if follow:

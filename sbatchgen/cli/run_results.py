@@ -31,6 +31,7 @@ from sbatchgen.cli.runs import (
     find_point,
     open_index,
     point_states_of,
+    refuse_other_task,
     task_option,
 )
 
@@ -115,7 +116,8 @@ def diagnose(run: str, *, task: str, form: str) -> None:
     if plain := find_plain_job(index, run, task):
         state, problems, point, job = plain_state(plain), list[Problem](), "", ""
     else:
-        chosen, point, job = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
+        chosen, point, job = find_job(index, run)
+        refuse_other_task(chosen, task or point, job)
         (state,), problems = run_states(index, os.environ, [chosen], job_ids=[job])
     result = diagnosis.diagnose(state, os.environ, task or point, job)
     put_in_form(form, result, diagnosis.as_text(result))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
 
+_TASK = re.compile(r"[0-9]{1,9}")  # the number of a task; Slurm has none with more digits
 POLL_S = 10.0  # seconds between two questions to Slurm, whose manual pages ask for few questions
 
 RUN = click.argument("run", metavar="RUN", shell_complete=completed_runs)
@@ -33,8 +35,16 @@ RUNS = click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_
 
 
 def task_option(help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option --task, with its help for a command."""
-    return click.option("--task", metavar="N", default="", help=help_)
+    """Return the option --task, with its help for a command; its value is a number in digits, or ""."""
+    return click.option("--task", metavar="N", default="", callback=_task_number, help=help_)
+
+
+def _task_number(_: click.Context, __: click.Parameter, typed: str) -> str:
+    """Return the number of a task without zeros at its start; raise CommandLineError for another word."""
+    if typed and not _TASK.fullmatch(typed):
+        what = f"'{typed}' is not the number of a task"
+        raise CommandLineError.of(what, at="--task", fix="write one number, as in: --task 3")
+    return typed and str(int(typed))
 
 
 def open_index() -> Index:
@@ -82,8 +92,8 @@ def _confirm_run(index: Index, word: str, named: Run, other: Run, *, changes: bo
 def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
     """Return the job that a word names if it belongs to no run (plain sbatch, or a colleague's); else None.
 
-    Raises CommandLineError for a file that is not a log, and for an unknown id; DocumentError or SlurmError
-    if a file or Slurm's answer can't be read.
+    Raises CommandLineError for a file that is not a log, and for an unknown id or `task`; DocumentError or
+    SlurmError if a file or Slurm's answer can't be read.
     """
     from sbatchgen.jobs.runs.plain_job import find
 
@@ -92,7 +102,7 @@ def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
         base and point.isdecimal() and index.find(base, current_folder())
     ):
         return None
-    return find(word, current_folder(), os.environ, task if task.isdecimal() else "")
+    return find(word, current_folder(), os.environ, task)
 
 
 def _refusal_to_change(job: PlainJob) -> SbatchgenError:
@@ -156,6 +166,21 @@ def find_job(index: Index, word: str, *, changes: bool | None = False) -> tuple[
     task = word.removeprefix(f"{job}_")  # "3" of "4711_3"
     record = read_record(run.folder, job) if job and task != word and task.isdecimal() else None
     return run, (str(int(task) + record.first) if record and record.array else point), job
+
+
+def refuse_other_task(run: Run, task: str, job: str = "") -> None:
+    """Raise CommandLineError if a run, or its array with the id `job`, has no such task or point."""
+    from sbatchgen.jobs.runs.points import POINTS_FILE, has_number
+    from sbatchgen.jobs.runs.record import records
+
+    if not task or has_number(run.folder, task, job):
+        return
+    is_sweep = (run.folder / POINTS_FILE).exists()
+    if not is_sweep and not any(record.array for record in records(run.folder)):
+        what = f"run {run.name} is not a sweep or an array"
+        raise CommandLineError.of(what, at="--task", fix="leave it out")
+    what = f"run {run.name} has no {'point' if is_sweep else 'task'} {task}"
+    raise CommandLineError.of(what, fix=f"sbatchgen status {run.name}")
 
 
 def point_states_of(

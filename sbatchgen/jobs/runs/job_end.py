@@ -77,16 +77,18 @@ def read_end(
 def job_of(state: RunState, task: str, job_id: str = "") -> tuple[RunJob | None, Record | None]:
     """Return the newest job of a run and its record; None for each that is not known.
 
-    For a point of a sweep, this is the job with the id `job_id`, or else the newest job that has the point.
+    For a point of a sweep, or a task of an array, this is the job with the id `job_id`, or else the newest
+    job that has it; for a task, the last job of the run comes first.
     """
-    if task.isdecimal() and state.sweep:
+    if task.isdecimal():
         jobs = {job.id: job for job in state.jobs}
+        last = state.last.id if state.last and not state.sweep else ""
         with_point = [
             record
             for record in reversed(records(state.run.folder))
             if record.job in jobs and int(task) in point_numbers(record, record.array)
         ]
-        chosen = [record for record in with_point if record.job == job_id] or with_point
+        chosen = [record for record in with_point if record.job == (job_id or last)] or with_point
         if chosen:
             return jobs[chosen[0].job], chosen[0]
     return state.last, submission(state, state.last.id) if state.last else None

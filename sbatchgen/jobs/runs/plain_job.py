@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.base import files
-from sbatchgen.base.errors import CommandLineError, DocumentError, SlurmError
+from sbatchgen.base.errors import CommandLineError, DocumentError, SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.trust import user_name
 from sbatchgen.base.quoting import word
@@ -72,13 +72,13 @@ def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "
     """Return the job that a word names: by its id, its log, its script, or a colleague's run folder.
 
     `task` is a task of an array. Return None for any other word. Raises CommandLineError for a file that is
-    neither a log nor a script, and for an unknown id; DocumentError for a file that can't be read.
+    neither a log nor a script, and for an unknown id or task; DocumentError for a file that can't be read.
     """
     path = Path(os.path.normpath(folder / word_))
     if files.is_too_long(path):
         return None
     if path.is_dir():
-        return _find_in_folder(word_, path, environment)
+        return _find_in_folder(word_, path, environment, task)
     if os.path.lexists(path):
         return _find_by_file(word_, path, environment, task)
     if match := JOB_ID.fullmatch(word_):
@@ -160,6 +160,11 @@ def _chosen_task(its_jobs: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
     return next(failed, (ran or [*its_jobs])[-1])
 
 
+def _no_task(why: str) -> SbatchgenError:
+    """Return the error for a task of a job whose tasks are not known."""
+    return CommandLineError.of(why, at="--task", fix="leave it out, or name the log of the task")
+
+
 def _id_and_task(row: SlurmJob) -> tuple[int, int]:
     """Return the sort key of a row; waiting tasks, which share a row, come first."""
     return row.job, int(row.task) if row.task.isdecimal() else -1
@@ -182,6 +187,8 @@ def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: 
         fix = "name the log of a job, its script, or its id"
         raise CommandLineError.of(f"{word_} {kind}", fix=fix)
     match = _LOG_NAME.fullmatch(path.name)
+    if task and not (match and match[1].endswith(f"_{task}")):
+        raise _no_task(f"{word_} is the log of one job or task")
     with contextlib.suppress(SlurmError):
         with_its_id = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
         its_jobs = [job for job in with_its_id if _is_log_of(job, path)]
@@ -212,7 +219,8 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
     output = _options(path).get("output", "")
     # "logs/%x-%j.out" of train.sh becomes "logs/train.sh-*.out". Path.glob takes no absolute pattern.
     pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
-    matches = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
+    has_pattern = "%" in output and not task  # a log alone does not show its task
+    matches = glob.glob(pattern, root_dir=path.parent) if has_pattern else []  # noqa: PTH207
     logs = [log for log in (path.parent / match for match in matches) if log.is_file()]
     if logs:
         newest_log = max(logs, key=lambda log: log.stat().st_mtime)
@@ -346,8 +354,8 @@ def _forgotten_job(word_: str, path: Path, id_: str) -> PlainJob:
     return PlainJob(word=word_, id=id_, folder=path / NOWHERE, record=record)
 
 
-def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> PlainJob | None:
-    """Return the newest job of a colleague's run folder; None for any other folder.
+def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str], task: str) -> PlainJob | None:
+    """Return the newest job of a colleague's run folder, or its `task`; None for any other folder.
 
     Only the colleague can read the records and scripts there. Others see the ids of jobs in the names of
     files, the log, and the files that the training writes.
@@ -367,7 +375,9 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
         with_its_id = any_job.any_jobs([newest_id], environment)
         its_jobs = [known for known in with_its_id if known.user == colleague]
         if its_jobs:
-            job = _known_job(word_, its_jobs, _chosen_task(its_jobs, "", newest_id), environment)
+            job = _known_job(word_, its_jobs, _chosen_task(its_jobs, task, newest_id), environment)
+    if task and job is None:
+        raise _no_task(f"Slurm knows no job {newest_id} any more")
     job = job or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{newest_id}.out", newest_id)
     return replace(job, folder=folder, owner=colleague, record=replace(job.record, run=word_))
 
