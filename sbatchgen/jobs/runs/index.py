@@ -100,10 +100,7 @@ class Index:
     def add(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
         """Enter runs with their jobs, but no job twice; return the runs with their names in the index."""
         with self._changing():
-            # Reversed, so that the first of several runs with the same folder takes the jobs.
-            folders = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
-            numbers: dict[str, int] = {}
-            return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
+            return self._add_all(runs)
 
     def accept(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id of a submission that was accepted."""
@@ -207,6 +204,13 @@ class Index:
             if path == run.folder / "job.slurm" and not run.shared:
                 yield run
 
+    def _add_all(self, runs: Iterable[tuple[Run, list[RunJob]]]) -> list[Run]:
+        """Enter runs with their jobs, as `add` does, without the lock."""
+        # Reversed, so that the first of several runs with the same folder takes the jobs.
+        folders = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
+        numbers: dict[str, int] = {}
+        return [self._add(run, jobs, folders, numbers) for run, jobs in runs]
+
     def _add(self, run: Run, jobs: list[RunJob], folders: dict[str, Run], numbers: dict[str, int]) -> Run:
         """Enter a run with its jobs, and return it as it is in the index.
 
@@ -273,8 +277,7 @@ class Index:
             with contextlib.suppress(ValueError, OSError):
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
-        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
-            self._add(run, jobs, {known.path: known for known in self._runs.values()}, {})
+        self._add_all(itertools.chain.from_iterable(map(_runs_in, sorted(folders))))
         what = (
             f"the index of runs was damaged. Its runs were entered again; the damaged file is kept as {aside}"
         )
