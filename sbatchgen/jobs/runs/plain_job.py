@@ -65,7 +65,7 @@ class PlainJob:
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint in a colleague's run folder that can be read; None without one."""
         matches = [path for path in self.folder.glob("checkpoints/*.pt") if os.access(path, os.R_OK)]
-        return max(matches, key=lambda path: path.stat().st_mtime, default=None)
+        return next(reversed(files.oldest_first(matches)), None)
 
 
 def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "") -> PlainJob | None:
@@ -222,9 +222,8 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
     has_pattern = "%" in output and not task  # a log alone does not show its task
     matches = glob.glob(pattern, root_dir=path.parent) if has_pattern else []  # noqa: PTH207
     logs = [log for log in (path.parent / match for match in matches) if log.is_file()]
-    if logs:
-        newest_log = max(logs, key=lambda log: log.stat().st_mtime)
-        return _forgotten_job(str(newest_log), newest_log, "")
+    if logs := files.oldest_first(logs):
+        return _forgotten_job(str(logs[-1]), logs[-1], "")
     what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
     fix = "name the id of the job, or its log"
     raise CommandLineError.of(what, fix=fix)
@@ -369,7 +368,7 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str], ta
         return None
     colleague = user_name(owner)
     logs = [folder / name for name in names if name.endswith((".out", ".log"))]
-    logs = sorted((path for path in logs if path.is_file()), key=lambda path: path.stat().st_mtime)
+    logs = files.oldest_first(path for path in logs if path.is_file())
     newest_id, job = ids[-1], None
     with contextlib.suppress(SlurmError):
         with_its_id = any_job.any_jobs([newest_id], environment)

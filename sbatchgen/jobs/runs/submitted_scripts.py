@@ -58,8 +58,7 @@ def keep(run_dir: Path, job: str, script: bytes) -> Path:
 def _link_to_same(file: Path, script: bytes) -> bool:
     """Make `file` a hard link to the newest script of another job if it is equal; return whether it is."""
     with contextlib.suppress(OSError):  # the file system may have no hard links
-        others = sorted(file.parent.glob("job-*.slurm"), key=lambda other: -other.stat().st_mtime)
-        for other in others[:1]:
+        for other in files.oldest_first(file.parent.glob("job-*.slurm"))[-1:]:
             if other != file and files.read_own(other, len(script) + 1) == script:
                 os.link(other, file)
                 return True
