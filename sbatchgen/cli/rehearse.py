@@ -9,8 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sbatchgen.base.errors import CommandLineError, DocumentError
+from sbatchgen.base.quoting import word
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import BUDGET, FORMAT, SEE, YES, current_folder, note, put, put_json, report
 from sbatchgen.jobs.inputs import completion
@@ -22,8 +24,10 @@ if TYPE_CHECKING:
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
-# Options of a job of five minutes that is stopped after half of its time.
-SHORT_JOB = {"time": "00:05:00", "signal": "B:USR1@150"}
+SHORT_TIME = "00:05:00"  # the time limit of a rehearsal on the cluster
+MAX_LEAD_S = 65535  # seconds before the time limit, at most, of a --signal: sbatch(1)
+# Options of a rehearsal on this machine, by their names in click.
+HERE_ALONE = {"seconds": "--seconds", "stop_after": "--stop-after", "network": "--network", "see": "--see"}
 
 
 @click.command(cls=JobCommand)
@@ -98,6 +102,19 @@ def rehearse(
     sys.exit(any(row.outcome == "failed" for row in outcomes))
 
 
+def _refuse_options_here() -> None:
+    """Raise CommandLineError for a typed option that has no effect on a job of the cluster."""
+    context = click.get_current_context()
+    typed = [
+        option
+        for name, option in HERE_ALONE.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        what = f"{' and '.join(typed)}: for a rehearsal on this machine, and --on submits the job"
+        raise CommandLineError.of(what, at="--on", fix=f"leave {' and '.join(typed)} out, or --on")
+
+
 def _show_rehearsal(done: Rehearsal, outcomes: Sequence[Row], form: str) -> None:
     """Print the rows of a rehearsal, the time that it took, and what it can't show."""
     from sbatchgen.base.quoting import table
@@ -144,6 +161,8 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.rehearsal.outcome import cluster_rows
 
+    _refuse_options_here()
+    job_options = {**job_options, "time": job_options.get("time") or SHORT_TIME}
     resolved = request_of(job, args, job_options).resolved
     if not resolved.slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
@@ -151,8 +170,10 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     name, now = f"{resolved.name}-rehearsal", time.strftime("%m%d-%H%M%S")
     # a new run folder, because an older rehearsal would be resumed
     run_options = {"job_name": name, "run_dir": f"{resolved.run_dir}-rehearsal-{now}", "max_restarts": "1"}
-    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
-    short_job = request_of(job, args, {**job_options, **limits, **run_options})
+    if time_s := resolved.resources.time:  # the job is stopped after half of its time
+        lead_s = min(int(time_s) // 2, MAX_LEAD_S)
+        run_options["signal"] = job_options.get("signal") or f"B:USR1@{lead_s}"
+    short_job = request_of(job, args, {**job_options, **run_options})
     submission = submission_of_job(short_job, os.environ, current_folder())
     if not show_and_confirm([submission.review], in_short(submission.review), yes=yes, dry_run=False):
         return []
@@ -160,10 +181,9 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     done: list[SubmittedRun] = []
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
         submit_to_slurm(submission, index, "", done, keep_env=False)
-        if index is None or submission.run_dir is None:
-            raise CommandLineError.of(
-                "the run can't be followed", fix=f"sbatchgen status {done[-1].record.run}"
-            )
+        if index is None or not done[-1].in_index:
+            fix = f"sbatchgen status --scan {word(str(done[-1].run_dir))}"
+            raise CommandLineError.of("the run is not in the index, so it can't be followed", fix=fix)
         try:
             follow_run(index, done[-1].record.run)
         except KeyboardInterrupt:
@@ -172,5 +192,5 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     log = "\n".join(line for path in find_logs(done[-1].record) for _, line in last_lines(path))
     events: list[dict[str, Any]] = []
     with contextlib.suppress(DocumentError):
-        events += read_events(submission.run_dir)
+        events += read_events(done[-1].run_dir)
     return list(cluster_rows(events, log, short_job.resolved))
