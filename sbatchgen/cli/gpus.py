@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.base.errors import CommandLineError, FitError, did_you_mean
+from sbatchgen.base.quoting import words
 from sbatchgen.cli.jobs import NEEDS, JobCommand, request_of
 from sbatchgen.cli.output import FORMAT, current_folder, put_in_form, redraw, report
 from sbatchgen.jobs.inputs import completion
@@ -64,6 +65,12 @@ def gpus(
     """
     form = "json" if as_json else form
     show = partial(_show_room, of_job or "", args, job_options, form)
+    if of_job is not None and by_node:
+        what = "--by-node shows the GPUs of all nodes, and --for asks about one job"
+        raise CommandLineError.of(what, fix="leave out --by-node, or --for")
+    if of_job is None and args:
+        what = "words after -- are the arguments of a job's trainer, and no job is named"
+        raise CommandLineError.of(what, fix=f"add --for ddp, or leave out -- {words(args)}")
     if of_job is None:
         partition = job_options.pop("partition")
         if job_flags := [name for name, value in job_options.items() if value not in (None, ())]:
