@@ -15,7 +15,7 @@ from typing import Any
 
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.machine.temporary import temporary_folder
+from sbatchgen.base.machine.temporary import temporary_folder, usual_place
 from sbatchgen.jobs.slurm.client import cluster_option, query
 from sbatchgen.jobs.slurm.fields import count, exit_status, seconds, text, time
 from sbatchgen.jobs.slurm.state import State, state
@@ -43,7 +43,7 @@ _NONE_KNOWN = re.compile(r"^slurm_load_jobs error: Invalid job id specified$", r
 _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")  # "4711", "4711_3", "4711_[5-9%2]" or "4711+0"
 _FOLDER_PREFIX = "sbatchgen-"  # the start of the name of a script's folder; the key of the submission follows
 # The key in a script's path: "/tmp/sbatchgen-1f9c0a2b-x7/ddp". Arguments of the script may follow.
-_KEY = re.compile(rf"/{_FOLDER_PREFIX}([0-9a-f]+)-[^/]*/[^/]+$")
+_KEY = re.compile(rf"(.*?)/{_FOLDER_PREFIX}([0-9a-f]+)-[^/\s]*/[^/]", re.DOTALL)
 
 
 @frozen(kw_only=True)
@@ -165,8 +165,10 @@ def folder_name(key: str) -> str:
 
 def key_of(command: str) -> str:
     """Return the key in a job's Command; "" for a job that sbatchgen did not submit."""
-    match = _KEY.search(command)
-    return match[1] if match else ""
+    match = _KEY.match(command)
+    # After a blank it is an argument of another script, unless the blank is in the path of TMPDIR.
+    is_script = match and (not re.search(r"\s", match[1]) or match[1] == usual_place())
+    return match[2] if match and is_script else ""
 
 
 @contextlib.contextmanager
