@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Flag, auto
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -98,9 +99,10 @@ class Rules(list[Rule[J]]):
         return register
 
     def add_fit(
-        self, rule_id: str, severity: Severity, title: str, *, source: str = "slurm.conf(5)", **more: Any
+        self, rule_id: str, severity: Severity, title: str, *, source: str = "", **more: Any
     ) -> Callable[[Check[J]], Check[J]]:
         """Return a decorator that makes a function a rule about a job and its cluster."""
+        source = source or self.source or "slurm.conf(5)"
         return self.add(rule_id, severity, title, source=source, about_fit=True, **more)
 
     def add_for_dry_run(
@@ -108,7 +110,15 @@ class Rules(list[Rule[J]]):
     ) -> Callable[[Check[J]], Check[J]]:
         """Return a decorator that makes a function the check of a dry run for a rule of scripts.
 
-        `rules` are the rules of the module that has the rule.
+        `rules` are the rules of the module that has the rule. The check has all marks of the rule, except
+        those about the text of a script: `words` and `applies`.
         """
         rule = next(rule for rule in rules if rule.id == rule_id)
-        return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)
+        severity = severity or rule.severity
+        checked = replace(rule, severity=severity, words=(), applies=Applies.USUALLY)
+
+        def register(check: Check[J]) -> Check[J]:
+            self.append(replace(checked, check=check))
+            return check
+
+        return register
