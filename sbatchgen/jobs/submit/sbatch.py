@@ -190,13 +190,13 @@ def submit(
         debit.change(job=accepted.job)
     entry.change(Index.accept, accepted.job, accepted.cluster)
     record = replace(record, job=accepted.job, cluster=accepted.cluster)
-    try:
-        try:  # the script first: a killed command never leaves a record without its script
+    where = f"of job {record.job} in {run_dir}"
+    try:  # the script first: a killed command never leaves a record without its script
+        with _errors_as_notes(f"can't keep the script {where}", note):
             submitted_scripts.keep(run_dir, record.job, submission.script)
-        finally:
+    finally:
+        with _errors_as_notes(f"can't keep the record {where}", note):
             records.keep(run_dir, record)
-    except OSError as error:
-        note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
     shown_starts.keep_submission(environment, record)
     return SubmittedRun(accepted, record, run_dir, in_index=entry.index is not None)
 
@@ -221,6 +221,15 @@ def _undone_on_failure(
         if new_copy:
             shutil.rmtree(new_copy.place, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def _errors_as_notes(what: str, note: Note) -> Iterator[None]:
+    """Print an error of a file as a note, because the job is already submitted."""
+    try:
+        yield
+    except OSError as error:
+        note(f"note: {what}: {error.strerror}")
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:
