@@ -1,7 +1,7 @@
 """Slurm's plans for the user's waiting jobs, with the jobs that are ahead of them in the queue."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from sbatchgen.base.quoting import counted
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -49,14 +49,23 @@ def _terms(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, s
     """
     if not moment.settings.get("PriorityType", "").endswith("multifactor"):
         return {}
-    form = "%i " + " ".join(f"%{letter}" for letter in _TERMS)
+    form = "%i %r " + " ".join(f"%{letter}" for letter in _TERMS)
     printed = answer_if_any(["sprio", "--noheader", f"--user={os.getuid()}", f"--format={form}"], environment)
-    terms: dict[str, str] = {}
-    for job, *values in map(str.split, (printed or "").splitlines()):
+    rows = [line.split() for line in (printed or "").splitlines()]
+    partitions: dict[str, dict[str, list[str]]] = {}  # by job and its terms in words: a row is of a partition
+    for job, partition, *values in (row for row in rows if len(row) > 1):
         named = [(name, count(value)) for name, value in zip(_TERMS.values(), values, strict=False)]
         shown = ", ".join(f"{name} {value}" for name, value in named if value)
-        terms[job] = f"; its priority is of {shown}" if shown else ""
-    return terms
+        partitions.setdefault(job, {}).setdefault(shown, []).append(partition)
+    return {job: _terms_as_text(of_terms) for job, of_terms in partitions.items()}
+
+
+def _terms_as_text(partitions: Mapping[str, Sequence[str]]) -> str:
+    """Return the terms of a job's priority in words, by its `partitions` if they differ; "" without terms."""
+    if len(partitions) == 1:
+        return "".join(f"; its priority is of {shown}" for shown in partitions if shown)
+    texts = [f"of {shown or 'nothing'} in {', '.join(names)}" for shown, names in partitions.items()]
+    return f"; its priority is {'; '.join(texts)}"
 
 
 def jobs_ahead(job: QueuedJob, moment: ClusterMoment) -> str:
