@@ -193,7 +193,8 @@ def _run(submission: Submission, keep: int, command: tuple[str, ...], how: str |
 def _end_at_hang_up() -> Iterator[None]:
     """End the command if its terminal is closed while the job waits, so that the job is cancelled.
 
-    A running session gets the signal itself.
+    A running session gets the signal itself. After an error the old handler is not set again, because a
+    second signal must not end the command before the job is cancelled.
     """
     import signal
 
