@@ -406,7 +406,7 @@ def _sandbox_files(rehearsed: _RehearsedJob, played: PlayedJob) -> dict[str, tup
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
         **dict.fromkeys(("python3", "python"), python),
         **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),  # Slurm's would wait for a controller
-        "squeue": _SQUEUE.format(place=PLAN_FOLDER, job=JOB_ID).encode(),
+        "squeue": _SQUEUE.format(place=PLAN_FOLDER, job=rehearsed.batch["SLURM_JOB_ID"]).encode(),
         "scancel": _SCANCEL.encode(),
     }
     return {
