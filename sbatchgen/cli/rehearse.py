@@ -20,6 +20,7 @@ from sbatchgen.jobs.inputs import completion
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
@@ -155,11 +156,8 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
     from sbatchgen.cli.run_logs import follow_run
     from sbatchgen.cli.submit import show_and_confirm, submit_to_slurm
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.jobs.runs.job_log import find_logs, last_lines
-    from sbatchgen.jobs.runs.metrics import read_events
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.jobs.submit.rendered import submission_of_job
-    from sbatchgen.lab.rehearsal.outcome import cluster_rows
 
     _refuse_options_here()
     job_options = {**job_options, "time": job_options.get("time") or SHORT_TIME}
@@ -189,8 +187,20 @@ def _on_cluster(job: str, args: tuple[str, ...], job_options: dict[str, Any], *,
         except KeyboardInterrupt:
             note(f"note: the job stays in the queue; end it: sbatchgen cancel {done[-1].record.run}")
             raise
-    log = "\n".join(line for path in find_logs(done[-1].record) for _, line in last_lines(path))
+    return _rows_of_run(done[-1], short_job.resolved)
+
+
+def _rows_of_run(run: SubmittedRun, resolved: ResolvedJob) -> list[Row]:
+    """Return the outcomes of a run; of an array, whose elements are runs of their own, those of the first."""
+    from sbatchgen.jobs.runs.job_log import find_logs, last_lines
+    from sbatchgen.jobs.runs.metrics import read_events
+    from sbatchgen.jobs.runs.record import point_numbers
+    from sbatchgen.lab.rehearsal.outcome import cluster_rows
+
+    elements = () if run.record.one_training else point_numbers(run.record, run.record.array)
+    task = str(min(elements, default=""))
+    log = "\n".join(line for path in find_logs(run.record, task) for _, line in last_lines(path))
     events: list[dict[str, Any]] = []
     with contextlib.suppress(DocumentError):
-        events += read_events(done[-1].run_dir)
-    return list(cluster_rows(events, log, short_job.resolved))
+        events += read_events(run.run_dir / task)
+    return list(cluster_rows(events, log, resolved))

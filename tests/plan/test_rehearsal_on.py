@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -25,6 +26,15 @@ def submitted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{place}:{os.environ['PATH']}")
     (folder / "train.py").write_text("print(1)\n")
     return folder
+
+
+EVENTS = (
+    {"event": "start", "processes": 1},
+    {"event": "train", "step": 8, "loss": 0.5},
+    {"event": "preempted", "step": 9, "reason": "SIGUSR1"},
+    {"event": "start", "processes": 1, "step": 9},
+    {"event": "train", "step": 10, "loss": 0.25},
+)
 
 
 def script(folder: Path) -> str:
@@ -61,6 +71,23 @@ def test_the_job_is_stopped_after_half_of_its_time(
 ) -> None:
     command(*WORDS, *options)
     assert f"#SBATCH --signal={signal}\n" in script(submitted)
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [((), "."), (("--array", "2-5"), "2"), (("--array", "7,3"), "3"), (("--array", "1-2%1"), ".")],
+)
+def test_the_events_of_the_first_task_of_an_array_are_read(
+    submitted: Path, command: Command, options: tuple[str, ...], place: str
+) -> None:
+    """Each element of an array has a run folder of its own."""
+    (submitted / "events").write_text("".join(f"{json.dumps(event)}\n" for event in EVENTS))
+    writes = f'for run in runs/*-rehearsal-*; do mkdir -p "$run/{place}"; cp events "$run/{place}/events.jsonl"; done'
+    (submitted / "bin" / "sbatch").write_text(f"#!/bin/sh\n{writes}\necho 4711\n")
+    shown = command(*WORDS, *options, "--format", "json")
+    rows = {row["what"]: (row["outcome"], row["detail"]) for row in json.loads(shown.out)["rows"]}
+    assert {outcome for outcome, _ in rows.values()} == {"ok"}, rows
+    assert rows["restart"] == ("ok", "it begins at step 9, after step 9")
 
 
 def test_a_run_that_is_not_in_the_index_is_found_by_its_folder(
