@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sbatchgen.jobs.runs import plain_job, run_folder, submitted_scripts
+from sbatchgen.jobs.runs.index import scan
 from sbatchgen.jobs.runs.job_log import find_logs
 from sbatchgen.jobs.runs.plain_job import PlainJob
-from sbatchgen.jobs.runs.record import Record
+from sbatchgen.jobs.runs.record import Record, keep
 from sbatchgen.jobs.submit import reviewed
 from tests.slurm import fakes
 
@@ -122,3 +125,17 @@ def test_a_file_that_is_gone_hides_no_file_of_another_user(
         os, "scandir", lambda place: Listing(place) if place == folder / "run" else scandir(place)
     )
     assert len([*run_folder._entries(folder / "run")]) == 1 + 8
+
+
+def test_a_record_that_is_gone_hides_no_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "run").mkdir()
+    keep(folder / "run", replace(_ABOUT, key="c0ffee", job="7"))
+    walk = os.walk
+
+    def listing(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for at, folders, names in walk(top):
+            yield at, folders, [*(["job-6.json"] if names else []), *names]
+
+    monkeypatch.setattr(os, "walk", listing)
+    ((run, jobs),) = filter(None, scan(folder))
+    assert (run.folder, [job.id for job in jobs]) == (folder / "run", ["7"])

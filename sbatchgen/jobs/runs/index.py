@@ -393,10 +393,17 @@ def scan(folder: Path, max_depth: int = 6) -> Iterator[tuple[Run, list[RunJob]] 
         if not record_files:  # the folder of a point of a sweep, for example
             continue
         with contextlib.suppress(OSError):
-            folder_owner, *file_owners = (file.lstat().st_uid for file in (inner, *record_files))
-            yield from (None for owner in file_owners if {folder_owner, owner} != {me})
+            folder_owner = inner.lstat().st_uid
+            yield from (None for owner in _owners(record_files) if {folder_owner, owner} != {me})
             if folder_owner == me:
                 yield from _runs_in(inner)
+
+
+def _owners(files_: Iterable[Path]) -> Iterator[int]:
+    """Yield the owner of each file; nothing for a file that was removed meanwhile."""
+    for file in files_:
+        with contextlib.suppress(FileNotFoundError):
+            yield file.lstat().st_uid
 
 
 def _runs_in(folder: Path) -> Iterator[tuple[Run, list[RunJob]]]:
