@@ -656,7 +656,7 @@ def values_of_trainer(body: str, name: str, folder: Path) -> set[str]:
     }
     printed = [ran(script, folder, **programs).stdout for script in (text, adoption.rendered)]
     values = [re.findall("<(.*)>", shown) for shown in printed]
-    assert [len(found) for found in values] == [1, 1], adoption.rendered
+    assert [len(matches) for matches in values] == [1, 1], adoption.rendered
     return {*values[0], *values[1]}
 
 

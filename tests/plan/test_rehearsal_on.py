@@ -100,6 +100,6 @@ def test_a_run_that_is_not_in_the_index_is_found_by_its_folder(
     (folder,) = submitted.glob("runs/*-rehearsal-*")
     assert f"  fix: sbatchgen status --scan {folder}\n" in shown.err
     monkeypatch.delenv("XDG_STATE_HOME")
-    found = command("status", "--scan", str(folder))
-    assert "-rehearsal" in found.out
+    shown = command("status", "--scan", str(folder))
+    assert "-rehearsal" in shown.out
     assert rehearse.SHORT_TIME in script(submitted)

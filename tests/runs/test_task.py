@@ -1,4 +1,4 @@
-"""--task of diagnose and logs: a task that the run has not, or that is no number, is refused."""
+"""--task of diagnose and logs: a task that the run has not, or a word that is not a number, is refused."""
 
 from __future__ import annotations
 

@@ -58,9 +58,9 @@ def test_the_newest_log_of_a_script_that_is_left(
     (folder / "train.sh").write_text("#!/bin/bash\n#SBATCH --output=logs/%j.out\n")
     left, gone = put(folder / "logs", "1.out", "2.out")
     vanish(monkeypatch, gone)
-    found = plain_job.find("train.sh", folder, os.environ)
-    assert found
-    assert found.word == str(left)
+    match = plain_job.find("train.sh", folder, os.environ)
+    assert match
+    assert match.word == str(left)
 
 
 def test_the_newest_log_of_a_colleague_that_is_left(
@@ -71,9 +71,9 @@ def test_the_newest_log_of_a_colleague_that_is_left(
     vanish(monkeypatch, gone)
     mine = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
-    found = plain_job.find("run", folder, os.environ)
-    assert found
-    assert found.record.log == str(left)
+    match = plain_job.find("run", folder, os.environ)
+    assert match
+    assert match.record.log == str(left)
 
 
 def test_logs_that_are_left_are_found(folder: Path) -> None:

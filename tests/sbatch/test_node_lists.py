@@ -28,7 +28,7 @@ LISTS = {
     "3-4:1": "3",
     "2-8:100": "2",
     "0-8:2": "0-6",
-    # Nobody means these.
+    # Mistakes that sbatch accepts.
     "5-2,9": "9",
     "3,5-2": "3",
     "3-,4": "4",
