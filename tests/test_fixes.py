@@ -136,6 +136,8 @@ ROWS = (
     Row("cli/running_jobs.py", "sbatchgen status {}", RUN, "sbatchgen exec job -- hostname"),
     Row("cli/shell.py", "sbatchgen status", "", "sbatchgen shell gone --ssh-config"),
     Row("cli/runs.py", "sbatchgen status --all", "", "sbatchgen status gone"),
+    Row("cli/rehearse.py", "sbatchgen status --scan {}", "", "XDG_STATE_HOME=$PWD/train.py sbatchgen rehearse single --on public_cluster --trainer train.py --yes"),
+    Row("cli/runs.py", "sbatchgen status {}", SWEEP, "sbatchgen diagnose job --task 7"),
     Row("cli/submit.py", "sbatchgen status", LOCAL, f"{RUN}-2 --after job"),
     Row("base/files.py", "chmod u+w {}", f"{SCRIPT}; sed -i s/--time/-t/ 'old job.sh'; chmod a-w 'old job.sh'", "sbatchgen lint --fix 'old job.sh'"),
     Row("base/files.py", "mkdir -p {}", "", "sbatchgen render single --profile local --write 'a b/c/job.sh'"),
@@ -200,7 +202,6 @@ ELSEWHERE = {
 # No test types these, for these reasons.
 _STANDS = "in the state of a job that stands still; tests/runs/test_stall.py prints it"
 NOT_HERE = {
-    ("cli/rehearse.py", "sbatchgen status {}"): "the run of a rehearsal could not be entered in the index",
     ("cli/running_jobs.py", "sbatchgen cancel {}"): "another machine",
     ("cli/running_jobs.py", "sbatchgen exec {} -- {}"): "several clusters",
     ("lab/page/site.py", "npm ci --ignore-scripts in a copy"): "it loads packages",

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
@@ -66,6 +66,15 @@ def is_too_long(path: Path) -> bool:
     except OSError as error:
         return error.errno == errno.ENAMETOOLONG
     return False
+
+
+def oldest_first(paths: Iterable[Path]) -> list[Path]:
+    """Return files in the order of their changes; files that were removed meanwhile are left out."""
+    by_time = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            by_time.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(by_time)]
 
 
 def read_file(path: Path, most: int) -> bytes:

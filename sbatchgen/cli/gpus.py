@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.base.errors import CommandLineError, FitError, did_you_mean
+from sbatchgen.base.quoting import words
 from sbatchgen.cli.jobs import NEEDS, JobCommand, request_of
 from sbatchgen.cli.output import FORMAT, current_folder, put_in_form, redraw, report
 from sbatchgen.jobs.inputs import completion
@@ -64,10 +65,16 @@ def gpus(
     sbatchgen gpus --for ddp --nodes 2
     """
     form = "json" if as_json else form
+    if job is None and args:
+        what = "words after -- are the arguments of a job's trainer, and no job is named"
+        raise CommandLineError.of(what, fix=f"add --for ddp, or leave out -- {words(args)}")
     if job is None:
         partition = job_options.pop("partition")
         _refuse_job_options(job_options)
         show = partial(_show_gpus, partition, form, by_node=by_node)
+    elif by_node:
+        what = "--by-node shows the GPUs of all nodes, and --for asks about one job"
+        raise CommandLineError.of(what, fix="leave out --by-node, or --for")
     else:
         show = partial(_show_start_now, job, args, job_options, form)
     show() if watch is None else redraw(show, watch)

@@ -9,8 +9,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from sbatchgen.base.errors import CommandLineError, DocumentError
+from sbatchgen.base.quoting import word
 from sbatchgen.cli.jobs import JobCommand, request_of
 from sbatchgen.cli.output import BUDGET, FORMAT, SEE, YES, current_folder, note, put, put_json, report
 from sbatchgen.jobs.inputs import completion
@@ -23,8 +25,10 @@ if TYPE_CHECKING:
     from sbatchgen.lab.rehearsal.outcome import RehearseOutput, Row
     from sbatchgen.lab.rehearsal.rehearsal import Rehearsal
 
-# Options of a job of five minutes, which Slurm asks to stop 150 seconds before its limit.
-SHORT_JOB = {"time": "00:05:00", "signal": "B:USR1@150"}
+SHORT_TIME = "00:05:00"  # the time limit of a rehearsal on the cluster, without --time
+MAX_LEAD_S = 65535  # the most seconds between a --signal and the time limit: sbatch(1)
+# Options of a rehearsal on this machine, by their names in click.
+HERE_ALONE = {"seconds": "--seconds", "stop_after": "--stop-after", "network": "--network", "see": "--see"}
 
 
 @click.command(cls=JobCommand)
@@ -99,6 +103,19 @@ def rehearse(
     sys.exit(any(row.outcome == "failed" for row in outcomes))
 
 
+def _refuse_options_here() -> None:
+    """Raise CommandLineError for a typed option that has no effect on a job of the cluster."""
+    context = click.get_current_context()
+    typed = [
+        option
+        for name, option in HERE_ALONE.items()
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        what = f"{' and '.join(typed)}: for a rehearsal on this machine, and --on submits the job"
+        raise CommandLineError.of(what, at="--on", fix=f"leave {' and '.join(typed)} out, or --on")
+
+
 def _print_rehearsal(rehearsal: Rehearsal, outcomes: Sequence[Row], form: str) -> None:
     """Print the outcomes of a rehearsal on this machine, its time and memory, and what it can't show."""
     from sbatchgen.base.quoting import table
@@ -137,13 +154,16 @@ def _print_outcomes(outcomes: Sequence[Row], output: RehearseOutput, form: str) 
 
 
 def _options_of_short_job(resolved: ResolvedJob, job_options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that make a job short, unless typed, and give it a name and a run folder of its own.
+    """Return the options that stop a job half-way, and give it a name and a run folder of its own.
 
     The run folder is new, because the trainer would resume a rehearsal in an older folder.
     """
-    limits = {name: job_options.get(name) or value for name, value in SHORT_JOB.items()}
-    run_dir = f"{resolved.run_dir}-rehearsal-{time.strftime('%m%d-%H%M%S')}"
-    return {**limits, "job_name": f"{resolved.name}-rehearsal", "run_dir": run_dir, "max_restarts": "1"}
+    options = {"job_name": f"{resolved.name}-rehearsal", "max_restarts": "1"}
+    options["run_dir"] = f"{resolved.run_dir}-rehearsal-{time.strftime('%m%d-%H%M%S')}"
+    if time_s := resolved.resources.time:  # the job is stopped after half of its time
+        lead_s = min(int(time_s) // 2, MAX_LEAD_S)
+        options["signal"] = job_options.get("signal") or f"B:USR1@{lead_s}"
+    return options
 
 
 def _rehearse_on_cluster(
@@ -156,12 +176,11 @@ def _rehearse_on_cluster(
     from sbatchgen.cli.run_logs import follow_run
     from sbatchgen.cli.submit import show_and_confirm, submit_to_slurm
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.jobs.runs.job_log import find_logs, last_lines
-    from sbatchgen.jobs.runs.metrics import read_events
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.jobs.submit.rendered import submission_of_job
-    from sbatchgen.lab.rehearsal.outcome import cluster_rows
 
+    _refuse_options_here()
+    job_options = {**job_options, "time": job_options.get("time") or SHORT_TIME}
     resolved = request_of(job, args, job_options).resolved
     if not resolved.uses_slurm:
         what = f"--on submits to Slurm, and profile '{resolved.profile.name}' has none"
@@ -174,17 +193,29 @@ def _rehearse_on_cluster(
     submitted: list[SubmittedRun] = []
     with contextlib.redirect_stdout(sys.stderr):  # stdout is for the table
         submit_to_slurm(submission, index, "", submitted, keep_env=False)
-        record = submitted[-1].record
-        if index is None or submission.run_dir is None:
+        record, run_dir = submitted[-1].record, submitted[-1].run_dir
+        if index is None or not submitted[-1].is_in_index:
             what = f"run {record.run} can't be followed, because it is in no index"
-            raise CommandLineError.of(what, fix=f"sbatchgen status {record.run}")
+            raise CommandLineError.of(what, fix=f"sbatchgen status --scan {word(str(run_dir))}")
         try:
             follow_run(index, record.run)
         except KeyboardInterrupt:
             note(f"note: the job stays in the queue; end it: sbatchgen cancel {record.run}")
             raise
-    log = "\n".join(line for path in find_logs(record) for _, line in last_lines(path))
+    return _outcomes_of_run(submitted[-1], short_job.resolved)
+
+
+def _outcomes_of_run(run: SubmittedRun, resolved: ResolvedJob) -> list[Row]:
+    """Return the outcomes of a run; for an array, those of its first element."""
+    from sbatchgen.jobs.runs.job_log import find_logs, last_lines
+    from sbatchgen.jobs.runs.metrics import read_events
+    from sbatchgen.jobs.runs.record import point_numbers
+    from sbatchgen.lab.rehearsal.outcome import cluster_rows
+
+    elements = () if run.record.is_one_training else point_numbers(run.record, run.record.array)
+    task = str(min(elements, default=""))
+    log = "\n".join(line for path in find_logs(run.record, task) for _, line in last_lines(path))
     events: list[dict[str, Any]] = []
     with contextlib.suppress(DocumentError):
-        events += read_events(submission.run_dir)
-    return list(cluster_rows(events, log, short_job.resolved))
+        events += read_events(run.run_dir / task)
+    return list(cluster_rows(events, log, resolved))

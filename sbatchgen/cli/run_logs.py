@@ -29,6 +29,7 @@ from sbatchgen.cli.runs import (
     find_point,
     find_run,
     open_index,
+    refuse_other_task,
     task_option,
 )
 
@@ -108,6 +109,7 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
         return
     named_run, point, job_id = find_job(index, run)
     task = task or point
+    refuse_other_task(named_run, task, job_id)
     if program:
         _check_program(named_run, program)
     if follow:

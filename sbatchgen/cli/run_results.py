@@ -31,6 +31,7 @@ from sbatchgen.cli.runs import (
     find_point,
     open_index,
     read_states,
+    refuse_other_task,
     task_option,
 )
 
@@ -119,7 +120,8 @@ def diagnose(run: str, *, task: str, form: str) -> None:
         state, problems = plain_state(plain_job), list[Problem]()
         point, job_id = "", ""
     else:
-        named_run, point, job_id = find_job(index, f"{run}/{task}" if task.isdecimal() else run)
+        named_run, point, job_id = find_job(index, run)
+        refuse_other_task(named_run, task or point, job_id)
         (state,), problems = run_states(index, os.environ, [named_run], job_ids=[job_id])
     result = diagnosis.diagnose(state, os.environ, task or point, job_id)
     put_in_form(form, result, diagnosis.as_text(result))

@@ -6,6 +6,7 @@ Commands about runs use these functions. A word may be a run's name, its folder,
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.runs.plain_job import PlainJob
     from sbatchgen.jobs.runs.status import RunState
 
+_TASK = re.compile(r"[0-9]{1,9}")  # the number of a task; Slurm has none with more digits
 POLL_S = 10.0  # seconds between two questions to Slurm, whose manual pages ask for few questions
 
 # What a command does if ./runs/NAME is the folder of another run than the run NAME: it prints a note which
@@ -55,8 +57,16 @@ class NamedJob(NamedTuple):
 
 
 def task_option(help_: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return the option --task, with a command's own help for it."""
-    return click.option("--task", metavar="N", default="", help=help_)
+    """Return the option --task with a command's own help; the value is a number in digits, or ""."""
+    return click.option("--task", metavar="N", default="", callback=_task_number, help=help_)
+
+
+def _task_number(_: click.Context, __: click.Parameter, typed: str) -> str:
+    """Return the number of a task without zeros at its start; raise CommandLineError for another word."""
+    if typed and not _TASK.fullmatch(typed):
+        what = f"'{typed}' is not the number of a task"
+        raise CommandLineError.of(what, at="--task", fix="write one number, as in: --task 3")
+    return typed and str(int(typed))
 
 
 def open_index() -> Index:
@@ -110,8 +120,8 @@ def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
     """Return the job that a word names, if it belongs to no run of the user; else None.
 
     The user has submitted such a job with sbatch, or it is a colleague's. `task` chooses a task of its array.
-    Raises CommandLineError for a file that is not a log, and for an unknown id. Raises DocumentError or
-    SlurmError if a file or Slurm's answer can't be read.
+    Raises CommandLineError for a file that is not a log, and for an unknown id or task. Raises DocumentError
+    or SlurmError if a file or Slurm's answer can't be read.
     """
     from sbatchgen.jobs.runs.plain_job import find
 
@@ -120,7 +130,7 @@ def find_plain_job(index: Index, word: str, task: str = "") -> PlainJob | None:
     is_point = run_word and point.isdecimal() and index.find(run_word, current_folder())
     if is_run or is_point:
         return None
-    return find(word, current_folder(), os.environ, task if task.isdecimal() else "")
+    return find(word, current_folder(), os.environ, task)
 
 
 def _refusal_of_plain_job(job: PlainJob) -> SbatchgenError:
@@ -188,6 +198,21 @@ def find_job(index: Index, word: str, *, in_doubt: InDoubt = "note") -> NamedJob
     if record and record.array:  # a large sweep has several arrays, and its record says which point is task 0
         point = str(int(task) + record.first)
     return NamedJob(run, point, job_id)
+
+
+def refuse_other_task(run: Run, task: str, job_id: str = "") -> None:
+    """Raise CommandLineError if a run, or its array with the id `job_id`, has no such task or point."""
+    from sbatchgen.jobs.runs.points import POINTS_FILE, has_number
+    from sbatchgen.jobs.runs.record import records
+
+    if not task or has_number(run.folder, task, job_id):
+        return
+    is_sweep = (run.folder / POINTS_FILE).exists()
+    if not is_sweep and not any(record.array for record in records(run.folder)):
+        what = f"run {run.name} is not a sweep or an array"
+        raise CommandLineError.of(what, at="--task", fix="leave it out")
+    what = f"run {run.name} has no {'point' if is_sweep else 'task'} {task}"
+    raise CommandLineError.of(what, fix=f"sbatchgen status {run.name}")
 
 
 def read_states(

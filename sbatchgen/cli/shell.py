@@ -204,7 +204,8 @@ def _submit_and_open(submission: Submission, keep_s: int, command: tuple[str, ..
 def _exit_at_hang_up() -> Iterator[None]:
     """Exit if the terminal is closed while the job waits, so that the caller cancels the job.
 
-    Once the session runs, it gets the hang-up too, and ends by itself.
+    Once the session runs, it gets the hang-up too, and ends by itself. After an error the old handler is not
+    set again, because a second signal must not end the command before the job is cancelled.
     """
     import signal
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -641,6 +642,98 @@ def test_an_option_for_sbatch_itself_has_no_place_in_a_job() -> None:
 def test_a_variable_that_env_sets_is_in_the_job(launch: str) -> None:
     adoption = of_body(f"{launch} python t.py")
     assert job(adoption)["env"]["A"] == "1"
+
+
+def values_of_trainer(body: str, name: str, folder: Path) -> set[str]:
+    """The values of a variable that t.py gets: from the script as it is, and from the adopted one."""
+    text = f"#!/bin/bash\n#SBATCH --nodes=1 --ntasks-per-node=1 --time=1:00:00\n{body}"
+    adoption = adopted(text)
+    assert not adoption.lost, adoption.lost
+    shows = f'[[ $* != *t.py* ]] || echo "<${{{name}-unset}}>"'
+    programs = {
+        "srun": 'while [[ $1 == -* ]]; do shift; done; exec "$@"',
+        **dict.fromkeys(("python", "python3"), shows),
+    }
+    printed = [ran(script, folder, **programs).stdout for script in (text, adoption.rendered)]
+    values = [re.findall("<(.*)>", shown) for shown in printed]
+    assert [len(matches) for matches in values] == [1, 1], adoption.rendered
+    return {*values[0], *values[1]}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A=$X env A=2 python t.py",
+        "A=$X A=2 python t.py",
+        "A=$X B=1 srun env C=3 env A=2 python t.py",
+        "A=$X env A=$X A=2 python t.py",
+        "A=$X bash -c 'A=2 python t.py'",
+        "A=1 bash -c 'A=$X env A=2 python t.py'",
+        "srun bash -c 'export A=$X; env A=2 python t.py'",
+        "A=2 nohup python t.py",
+        "export A=5\nA=2 python t.py",
+        "export A=5\nenv A=2 python t.py",
+        "export A=5\nexport B=$A\nmkdir x$A\nA=2 srun python t.py",
+        "export A=$HOSTNAME\nenv A=2 python t.py",
+        "B=2 A=$B python t.py",
+        "B=1\nB=2 A=$B srun python t.py",
+    ],
+)
+def test_the_innermost_value_of_a_variable_counts(line: str, tmp_path: Path) -> None:
+    """The trainer prints what it gets, in the old script and in the new one."""
+    assert values_of_trainer(f"X=outer\n{line}\n", "A", tmp_path) == {"2"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A=2 A=$X python t.py",
+        "A=2 srun bash -c 'A=$X python t.py'",
+        "export A=5\nA=$X python t.py",
+        "export A=5\nA=2 srun bash -c 'A=$X python t.py'",
+    ],
+)
+def test_the_innermost_value_counts_where_only_the_job_knows_it(line: str, tmp_path: Path) -> None:
+    assert values_of_trainer(f"export X=${{SLURM_JOB_ID}}1\n{line}\n", "A", tmp_path) == {"71"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'E=(A=2 B=1)\nenv "${E[@]}" python t.py',
+        'E=(B=1)\nE+=(A=2)\nenv "${E[@]}" python t.py',
+        'E=()\nenv "${E[@]}" A=2 python t.py',
+        'E=(env A=2)\n"${E[@]}" python t.py',
+        'E=(-u B A=2)\nenv "${E[@]}" python t.py',
+        'C=(python t.py --a 1)\nenv A=2 "${C[@]}"',
+        "E='A=2 B=1'\nenv $E python t.py",
+        "E='B=1 A=2'\nenv $E python t.py",
+    ],
+)
+def test_variables_of_env_in_an_array_are_in_the_job(line: str, tmp_path: Path) -> None:
+    assert values_of_trainer(f"{line}\n", "A", tmp_path) == {"2"}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('T=(timeout 10m)\n"${T[@]}" python t.py', "timeout around the trainer: --time ends the job"),
+        ('T=(-k 10 10m)\ntimeout "${T[@]}" python t.py', "timeout around the trainer: --time ends the job"),
+        ('T=(timeout 10m env A=2)\n"${T[@]}" python t.py', "timeout around the trainer: --time ends the job"),
+        ('E=(A=$SLURM_JOB_ID B=1)\nenv "${E[@]}" python t.py', "only the launch has it, with a value"),
+        ('[ -d x ] && E=(A=1)\nenv "${E[@]}" python t.py', "starts no Python program"),
+    ],
+)
+def test_what_an_array_starts_and_no_job_can_have_is_lost(line: str, said: str) -> None:
+    assert said in of_body(line).lost[0].what
+
+
+def test_a_secret_that_the_launch_replaces_is_dropped(tmp_path: Path) -> None:
+    value = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789"
+    body = f"export HF_TOKEN={value}\nHF_TOKEN=2 python t.py\n"
+    assert values_of_trainer(body, "HF_TOKEN", tmp_path) == {"2"}
+    adoption = of_body(body)
+    assert value not in adoption.job + adoption.profile
 
 
 @pytest.mark.parametrize("command", ["env -u X A=1", "env -i A=1"])

@@ -202,6 +202,65 @@ def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
     assert notes[2:] == []
 
 
+class Counted(dict[str, Run]):
+    """Runs by their names; it counts how many of them are looked at."""
+
+    looked_at = 0
+
+    def __contains__(self, name: object) -> bool:
+        self.looked_at += 1
+        return super().__contains__(name)
+
+    def values(self) -> Any:
+        self.looked_at += len(self)
+        return super().values()
+
+
+def test_the_work_of_a_repair_grows_with_the_number_of_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All runs have the same name, and every third shares its folder with others."""
+    folders = [tmp_path / "runs" / f"{number:02}" for number in range(60)]
+    for number, folder in enumerate(folders):
+        folder.mkdir(parents=True)
+        shared = number % 3 == 0
+        about = Record(key=f"{number:02x}", shared=shared, name="ddp", job=str(number + 1), folder="/")
+        record.write_accepted(folder, about)
+    file, runs = tmp_path / "runs.jsonl", Counted()
+    file.write_text(json.dumps([str(folder) for folder in folders]))
+    load = Index._load
+
+    def counting_load(index: Index) -> bytes:
+        data = load(index)
+        runs.update(index._runs)
+        index._runs = runs
+        return data
+
+    monkeypatch.setattr(Index, "_load", counting_load)
+    repaired = Index(file)
+    looked_at = runs.looked_at
+    assert {run.path for run in repaired.runs()} == {str(folder) for folder in folders}
+    assert {run.name for run in repaired.runs()} == {"ddp", *(f"ddp-{number}" for number in range(2, 61))}
+    assert looked_at < 6 * len(folders)
+
+
+def test_a_repair_keeps_runs_of_a_shared_folder_apart(tmp_path: Path) -> None:
+    folder, file = tmp_path / "runs" / "x", tmp_path / "runs.jsonl"
+    folder.mkdir(parents=True)
+    index = Index(file)
+    for key, job, shared in (("a", "1", True), ("b", "2", False)):
+        index.begin(key, folder, f"of-{key}", shared=shared)
+        index.accept(key, job)
+        about = Record(
+            key=key, run=f"of-{key}", shared=shared, name="x", job=job, folder="/", submitted=float(job)
+        )
+        record.write_accepted(folder, about)
+    before = {job.id: job.run for job in index.jobs()}
+    assert len({*before.values()}) == 2
+    file.write_bytes(b"damaged" + file.read_bytes())
+    assert {job.id: job.run for job in Index(file).jobs()} == before
+
+
 ODD: list[Any] = [
     None, True, -1, 0, 1.5, -1.0, 1e300, float("nan"), float("inf"), 10**30, "", "x", "/", "\0", "\ud800", "\udcff",
     "a\n\x1b[2J\u202e", "9" * 5000, [], [[]], {}, {"a": 1},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -175,6 +176,62 @@ def test_what_changes_after_the_review_is_not_submitted(repository: Path) -> Non
     with pytest.raises(DocumentError, match="was changed after the review"):
         code.copy()
     assert list((repository.parent / "run").iterdir()) == []
+
+
+@pytest.mark.parametrize(("deleted", "names"), [("run.sh", "run.sh"), ("work", "work/train.py")])
+def test_what_is_deleted_after_the_review_is_named(repository: Path, deleted: str, names: str) -> None:
+    (repository.parent / "run").mkdir()
+    code = snapshot.plan_snapshot(repository, repository.parent / "run/code-1", (), None)
+    (repository / deleted).rename(repository.parent / "gone")
+    with pytest.raises(DocumentError) as raised:
+        code.copy()
+    (problem,) = raised.value.problems
+    assert problem.what == f"{repository / names} was deleted after the review: nothing is submitted"
+    assert problem.fix == "submit again"
+    assert list((repository.parent / "run").iterdir()) == []
+
+
+def test_a_folder_that_is_a_file_now_is_named(repository: Path) -> None:
+    (repository.parent / "run").mkdir()
+    code = snapshot.plan_snapshot(repository, repository.parent / "run/code-1", (), None)
+    (repository / "work").rename(repository.parent / "gone")
+    put(repository / "work")
+    with pytest.raises(DocumentError, match=r"work/train\.py was deleted after the review"):
+        code.copy()
+
+
+def test_a_file_of_the_training_package_that_is_deleted_makes_no_room(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = repository.parent / "package"
+    put(package / "training/a.py")
+    (repository.parent / "run").mkdir()
+    code = snapshot.plan_snapshot(repository, repository.parent / "run/code-1", (), package)
+    below = snapshot._files_below
+    monkeypatch.setattr(snapshot, "_files_below", lambda *places: [*below(*places), "training/gone.py"])
+    with pytest.raises(DocumentError, match=r"training/gone\.py") as raised:
+        code.copy()
+    assert raised.value.problems[0].fix == "submit again"
+
+
+def test_a_file_that_the_user_can_not_read_makes_no_room(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root can read each file, so the refusals are made here."""
+    real, access = files.open_regular, os.access
+
+    @contextlib.contextmanager
+    def refusing(path: Path, flags: int = 0, *, at: int | None = None) -> Iterator[BinaryIO]:
+        if path.name == "run.sh":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        with real(path, flags, at=at) as file:
+            yield file
+
+    monkeypatch.setattr(files, "open_regular", refusing)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != repository / "run.sh" and access(path, mode))
+    with pytest.raises(DocumentError, match=r"can't read .*run\.sh: Permission denied") as raised:
+        taken(repository)
+    assert raised.value.problems[0].fix.startswith("make the file readable")
 
 
 @pytest.mark.parametrize("exchanged", ["work", "work/train.py"])

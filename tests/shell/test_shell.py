@@ -216,3 +216,25 @@ def test_the_lines_for_ssh_pass_two_shells(monkeypatch: pytest.MonkeyPatch, prog
         len({remote.forwarding_commands(about, "n1", Path(program))[0] for _ in range(9)}) > 1
     )  # several notebooks
     assert lines[:2] == ["Host job-shell", f"    User {login.partition('@')[0]}"]
+
+
+HANG_UP = """
+import os, signal, sys
+from sbatchgen.cli.shell import _end_at_hang_up
+try:
+    with _end_at_hang_up():
+        os.kill(os.getpid(), signal.SIGHUP)
+        signal.pause()
+except BaseException as error:
+    os.kill(os.getpid(), signal.SIGHUP)
+    print("cancelled", flush=True)
+    raise
+"""
+
+
+def test_a_second_hang_up_does_not_end_the_command_before_its_job_is_cancelled() -> None:
+    """The terminal sends one signal and its shell another; the job is cancelled between them."""
+    ended = subprocess.run(
+        [sys.executable, "-c", HANG_UP], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (129, "cancelled\n"), ended.stderr

@@ -233,6 +233,9 @@ def test_what_makes_no_sense_is_refused(says: Path, command: Command) -> None:
         (("--partition", "gpo"), "did you mean 'gpu'?"),
         (("--for", "single"), "profile 'local' is not of a cluster with Slurm"),
         (("--watch", "1"), "--watch"),
+        (("--for", "single", "--by-node"), "--by-node shows the GPUs of all nodes"),
+        (("--", "a100", "b c"), "leave out -- a100 'b c'"),
+        (("--by-node", "--", "n1"), "no job is named"),
     ):
         result = command("gpus", *arguments)
         assert (result.status, words in result.err) == (2, True), result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -11,7 +12,14 @@ import pytest
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.jobs.slurm import fields
-from sbatchgen.jobs.slurm.queue import SlurmJob, find_job, folder_prefix, squeue_jobs
+from sbatchgen.jobs.slurm.queue import (
+    SlurmJob,
+    find_job,
+    folder_prefix,
+    key_of,
+    private_script,
+    squeue_jobs,
+)
 from tests.cluster.controller import Controller
 from tests.cluster.slurm import Cluster
 from tests.slurm import fakes
@@ -73,6 +81,35 @@ def test_a_job_that_waits(controller: Controller, environment: dict[str, str]) -
     assert after.reason in ("Dependency", "None")
     assert after.dependency == f"afterok:{first}(unfulfilled)"
     assert held.dependency == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        ("/scratch/tmp/sbatchgen-c0ffee-1a2b3c4d-x7k2_p0q/job.slurm", "c0ffee"),
+        ("/scratch/tmp/sbatchgen-c0ffee-1a2b3c4d-x7k2_p0q/old job.sh", "c0ffee"),
+        ("/scratch/tmp/sbatchgen-c0ffee-0-x7k2_p0q/job.sh data/train --to=/scratch/me", "c0ffee"),
+        (
+            "/scratch/tmp/sbatchgen-c0ffee-0-x7k2_p0q/job.sh /scratch/tmp/sbatchgen-f00d-0-x7k2_p0q/x",
+            "c0ffee",
+        ),
+        ("/scratch/tmp/sbatchgen-c0ffee-0-x7k2_p0q/ job.sh a/", "c0ffee"),
+        ("/home/me/copy.sh /scratch/tmp/sbatchgen-c0ffee-0-x7k2_p0q/job.sh", ""),
+        ("/home/me/copy.sh --script=/scratch/tmp/sbatchgen-c0ffee-0-x7k2_p0q/job.sh", ""),
+        ("/home/me/sbatchgen-tests/job.sh", ""),
+        ("/home/me/sbatchgen-c0ffee/job.sh", ""),
+        ("", ""),
+    ],
+)
+def test_the_key_is_in_the_path_of_the_script_alone(command: str, key: str) -> None:
+    assert key_of(command) == key
+
+
+def test_the_key_is_found_in_a_folder_with_a_blank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my files").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "my files"))
+    with private_script(b"#!/bin/sh\n", "job.sh", "c0ffee") as script:
+        assert key_of(str(script)) == key_of(f"{script} data/x y/") == "c0ffee"
 
 
 def test_a_path_that_looks_like_something_else(controller: Controller, environment: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,11 +10,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from sbatchgen.check.sbatch.reader import read_script
 from sbatchgen.jobs.render.render import digest
+from sbatchgen.jobs.runs import record as records
+from sbatchgen.jobs.runs import submitted_scripts
 from sbatchgen.jobs.starts import rough
 from sbatchgen.jobs.submit import attempt
 from sbatchgen.jobs.submit.submission import log_folders
@@ -335,6 +339,31 @@ def test_an_interrupt_while_sbatch_runs_tells_where_to_look(record: Path, folder
 def test_a_job_id_with_its_cluster_is_printed_whole(record: Path, folder: Path, command: Command) -> None:
     (folder / "bin/sbatch").write_text("#!/bin/bash\necho 'a note of the site'\necho '12;east'\n")
     assert command("submit", "single", "--profile", "troila", "--yes").out == "12;east\n"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        ((records,), ["record"]),
+        ((submitted_scripts,), ["script"]),
+        ((submitted_scripts, records), ["script", "record"]),
+    ],
+    ids=str,
+)
+def test_what_can_not_be_kept_of_a_job_is_named(
+    record: Path, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch,
+    lacking: tuple[ModuleType, ...], said: list[str],
+) -> None:  # fmt: skip
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for module in lacking:
+        monkeypatch.setattr(module, "keep", full)
+    shown = command("submit", "ddp", "--profile", "torchrun", "--yes")
+    assert (shown.status, shown.out) == (0, "4711\n")
+    of_job = f"of job 4711 in {folder / 'runs/ddp'}: No space left on device"
+    notes = [line for line in shown.err.splitlines() if "can't keep" in line]
+    assert notes == [f"note: can't keep the {what} {of_job}" for what in said]
 
 
 def test_a_folder_that_can_not_be_made_is_reported(record: Path, folder: Path, command: Command) -> None:

@@ -65,6 +65,11 @@ def temporary_folder(prefix: str, *, within: Path | None = None, in_memory: bool
         _remove_and_close(new)
 
 
+def usual_place() -> str:
+    """Return the folder in which programs of this user make temporary files, by TMPDIR."""
+    return tempfile.gettempdir()
+
+
 def lock_of(folder: Path) -> int:
     """Return the descriptor of a folder's lock; a program that inherits the lock keeps the folder."""
     return _locks_by_folder[folder]

@@ -9,6 +9,7 @@ A module of rules has a list `RULES`, and decorates each function that finds a m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from enum import Flag, auto
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -113,9 +114,10 @@ class Rules(list[Rule[J]]):
         return register
 
     def add_fit(
-        self, rule_id: str, severity: Severity, title: str, *, source: str = "slurm.conf(5)", **more: Any
+        self, rule_id: str, severity: Severity, title: str, *, source: str = "", **more: Any
     ) -> Callable[[Check[J]], Check[J]]:
         """Return a decorator that adds a function as a rule about the limits of a job's cluster."""
+        source = source or self.source or "slurm.conf(5)"
         return self.add(rule_id, severity, title, source=source, about_fit=True, **more)
 
     def add_for_dry_run(
@@ -124,7 +126,15 @@ class Rules(list[Rule[J]]):
         """Return a decorator that adds a function which finds a script's mistake in a dry run.
 
         `script_rules` are the rules of the module that finds the same mistake in the script. The new rule has
-        the same id, title and source.
+        all marks of that rule, such as id, title and source, but not `words` and `applies`, which are about
+        the text of a script.
         """
         rule = next(rule for rule in script_rules if rule.id == rule_id)
-        return self.add(rule_id, severity or rule.severity, rule.title, source=rule.source)
+        severity = severity or rule.severity
+        checked = replace(rule, severity=severity, words=(), applies=Applies.USUALLY)
+
+        def register(check: Check[J]) -> Check[J]:
+            self.append(replace(checked, check=check))
+            return check
+
+        return register

@@ -27,9 +27,9 @@ _LARGEST_LEAD_S = 0xFFFF  # the largest number after @ that sbatch takes
 _COUNT = re.compile(r"\s*\+?([0-9]+)")  # such as 4 and +4
 _NEGATIVE = re.compile("-[0-9]+")  # such as -1
 _DAYS = re.compile("[0-9]+-")  # a time that is only days, such as 2-
-_NODE_COUNT = "[0-9]+(?:-[0-9]+(?::[0-9]+)?)?"  # such as 4, 2-8 and 1-15:4
-_NODE_LIST = re.compile(f"(?=.*[,:]){_NODE_COUNT}(?:,{_NODE_COUNT})*")  # such as 2,4,8 and 1-15:4
-# A range of nodes, such as 4, 2-8 and 1k.
+_NODE_STEPS = re.compile("([0-9]+)-([0-9]+):([0-9]+)")  # such as 1-15:4
+_NODE_COUNTS = re.compile(r"\s*\+?([0-9]*)(?:-([0-9]*))?")  # an item of a list, such as 4 and 2-8
+# A range of nodes, such as 4, 2-8, 1k and 2-.
 _NODE_RANGE = re.compile(r"\s*\+?([0-9]*)([km]*)\s*(?:(-)\s*\+?([0-9]*)([km]*))?\s*", re.IGNORECASE)
 # The constants up to _CPU_GOVERNOR are parts of _PATTERNS. Their comments show values that they match.
 _RLIMIT = "(ALL|NONE|(RLIMIT_)?(AS|CORE|CPU|DATA|FSIZE|MEMLOCK|NOFILE|NPROC|RSS|STACK))"  # --propagate=CORE
@@ -191,11 +191,11 @@ def mebibytes(text: str) -> int | None:
 def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     """Return the smallest and the largest number of nodes; raise RefusedError if sbatch refuses the text.
 
-    The largest number is 0 in 2-0, which means no largest number. Since 23.02 the text may be a list.
+    The largest number is 0 in 2-0, which means no largest number. Since 23.02 the text may be a list, such as
+    2,4,8 or 2-4,8, or a range with a step, such as 1-15:4.
     """
-    if slurm >= "23.02" and _NODE_LIST.fullmatch(text):
-        counts = [units.number(digits) for digits in re.findall("[0-9]+", text.partition(":")[0])]
-        return min(counts), max(counts)
+    if slurm >= "23.02" and ("," in text or ":" in text):
+        return _range_of_list(text)
     match = _NODE_RANGE.fullmatch(text)
     if match is None or not (match[1] or match[3]) or (match[2] and not match[1]):
         raise RefusedError(f'"{text}" is not a valid node count')
@@ -206,6 +206,28 @@ def node_range(text: str, *, slurm: str) -> tuple[int, int]:
     if high and high < low:
         raise RefusedError(f"Maximum node count {high} is less than minimum node count {low}")
     return low, high
+
+
+def _range_of_list(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of a list; raise RefusedError if sbatch refuses it.
+
+    As sbatch reads it, a step excludes the last number: 1-5:4 is 1. A missing number is 0.
+    """
+    spans: list[range] = []
+    if steps := _NODE_STEPS.fullmatch(text):
+        first, end, step = map(units.number, steps.groups())
+        spans += [range(first, end, step)] if step and first <= end else []
+    for item in () if steps else text.split(","):
+        if not (counts := _NODE_COUNTS.fullmatch(item)):
+            break
+        first = units.number(counts[1])
+        spans.append(range(first, 1 + (first if counts[2] is None else units.number(counts[2]))))
+    else:
+        if filled := [span for span in spans if span]:
+            return min(span[0] for span in filled), max(span[-1] for span in filled)
+        if spans:
+            raise RefusedError("invalid number of nodes (-N -1--1)")
+    raise RefusedError(f'"{text}" is not a valid node count')
 
 
 def _nodes(digits: str, letters: str) -> int:

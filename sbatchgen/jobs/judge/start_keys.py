@@ -210,7 +210,7 @@ def _launcher_ignored(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(job.at("launcher"), what, "remove the launcher, or use mode ddp")
 
 
-@RULES.add_fit("SB024", "error", "several nodes on a single machine", source="")
+@RULES.add_fit("SB024", "error", "several nodes on a single machine")
 def _one_machine(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     if resolved.profile.scheduler == "none" and resolved.nodes > 1:

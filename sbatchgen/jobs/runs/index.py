@@ -111,10 +111,7 @@ class Index:
     def add(self, runs: Iterable[RunWithJobs]) -> list[Run]:
         """Enter runs with those of their jobs that the index lacks; return the runs as the index has them."""
         with self._locked_for_change():
-            # Reversed, so that the first of several runs with the same folder takes the jobs.
-            by_folder = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
-            last_numbers: dict[str, int] = {}
-            return [self._add(run, jobs, by_folder, last_numbers) for run, jobs in runs]
+            return self._add_all(runs)
 
     def accept(self, key: str, job: str, cluster: str = "") -> None:
         """Enter the id that sbatch gave to a submission, and its cluster if sbatch named one."""
@@ -224,6 +221,13 @@ class Index:
             if path == run.folder / "job.slurm" and not run.shared:
                 yield run
 
+    def _add_all(self, runs: Iterable[RunWithJobs]) -> list[Run]:
+        """Enter runs with their jobs, as `add` does, without the lock."""
+        # Reversed, so that the first of several runs with the same folder takes the jobs.
+        by_folder = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
+        last_numbers: dict[str, int] = {}
+        return [self._add(run, jobs, by_folder, last_numbers) for run, jobs in runs]
+
     def _add(
         self, run: Run, jobs: list[RunJob], by_folder: dict[str, Run], last_numbers: dict[str, int]
     ) -> Run:
@@ -295,9 +299,7 @@ class Index:
             with contextlib.suppress(ValueError, OSError):
                 path = Path(json.loads(match))
                 folders |= {path} if path.is_dir() else set()
-        for run, jobs in itertools.chain.from_iterable(map(_runs_in, sorted(folders))):
-            by_folder = {known.path: known for known in self._runs.values()}
-            self._add(run, jobs, by_folder, last_numbers={})
+        self._add_all(itertools.chain.from_iterable(map(_runs_in, sorted(folders))))
         what = (
             f"the index of runs was damaged. Its runs were entered again; the damaged file is kept as {aside}"
         )
@@ -424,10 +426,17 @@ def scan(folder: Path, max_depth: int = 6) -> Iterator[RunWithJobs | None]:
         if not record_files:  # the folder of a point of a sweep, for example
             continue
         with contextlib.suppress(OSError):
-            folder_owner, *file_owners = (file.lstat().st_uid for file in (inner, *record_files))
-            yield from (None for owner in file_owners if {folder_owner, owner} != {me})
+            folder_owner = inner.lstat().st_uid
+            yield from (None for owner in _owners(record_files) if {folder_owner, owner} != {me})
             if folder_owner == me:
                 yield from _runs_in(inner)
+
+
+def _owners(files_: Iterable[Path]) -> Iterator[int]:
+    """Yield the owner of each file; nothing for a file that was removed meanwhile."""
+    for file in files_:
+        with contextlib.suppress(FileNotFoundError):
+            yield file.lstat().st_uid
 
 
 def _runs_in(folder: Path) -> Iterator[RunWithJobs]:

@@ -82,18 +82,20 @@ class JobWithRecord(NamedTuple):
 
 
 def job_to_diagnose(state: RunState, task: str, job_id: str = "") -> JobWithRecord:
-    """Return the newest job of a run, or a job that ran the point `task` of a sweep.
+    """Return the newest job of a run, or a job that ran `task`: a point of a sweep, or a task of an array.
 
-    Several jobs may have run the point. Of these, the job with the id `job_id` is chosen, or the newest.
+    Several jobs may have run the point or task. Of these, the job with the id `job_id` is chosen. Without
+    the id, a task is looked for in the last job of the run first, and then in the newest that has it.
     """
-    if task.isdecimal() and state.sweep:
+    if task.isdecimal():
         jobs = {job.id: job for job in state.jobs}
+        last_id = state.last_job.id if state.last_job and not state.sweep else ""
         with_point = [
             record
             for record in reversed(records(state.run.folder))
             if record.job in jobs and int(task) in point_numbers(record, record.array)
         ]
-        chosen = [record for record in with_point if record.job == job_id] or with_point
+        chosen = [record for record in with_point if record.job == (job_id or last_id)] or with_point
         if chosen:
             return JobWithRecord(jobs[chosen[0].job], chosen[0])
     return JobWithRecord(state.last_job, submission(state, state.last_job.id) if state.last_job else None)

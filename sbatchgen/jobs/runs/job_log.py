@@ -55,11 +55,7 @@ def _existing_logs(record: Record, index: str, patterns: Iterable[str]) -> list[
     by_pattern = (_matching_files(_PATTERN.sub(fill, _escaped(pattern))) for pattern in patterns)
     # Slurm makes no links, so a link is not a log.
     names = itertools.filterfalse(os.path.islink, itertools.chain.from_iterable(by_pattern))
-    by_time = []
-    for path in map(Path, names):
-        with contextlib.suppress(OSError):  # a log may be removed meanwhile
-            by_time.append((path.stat().st_mtime, path))
-    return [path for _, path in sorted(by_time)]
+    return files.oldest_first(map(Path, names))
 
 
 def _matching_files(pattern: str) -> Iterable[str]:

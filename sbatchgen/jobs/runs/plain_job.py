@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sbatchgen.base import files
-from sbatchgen.base.errors import CommandLineError, DocumentError, SlurmError
+from sbatchgen.base.errors import CommandLineError, DocumentError, SbatchgenError, SlurmError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.machine.trust import user_name
 from sbatchgen.base.quoting import word
@@ -66,21 +66,21 @@ class PlainJob:
     def newest_checkpoint(self) -> Path | None:
         """The newest checkpoint in a colleague's run folder that can be read; None without one."""
         matches = [path for path in self.folder.glob("checkpoints/*.pt") if os.access(path, os.R_OK)]
-        return max(matches, key=lambda path: path.stat().st_mtime, default=None)
+        return next(reversed(files.oldest_first(matches)), None)
 
 
 def find(word_: str, folder: Path, environment: Mapping[str, str], task: str = "") -> PlainJob | None:
     """Return the job that a word names by its id, its log, its script, or a colleague's run folder.
 
     Return None for any other word. A path is relative to `folder`. `task` chooses a task of an array. Raises
-    CommandLineError for a file that is neither a log nor a script, and for an unknown id. Raises
+    CommandLineError for a file that is neither a log nor a script, and for an unknown id or task. Raises
     DocumentError for a file that can't be read.
     """
     path = Path(os.path.normpath(folder / word_))
     if files.is_too_long(path):
         return None
     if path.is_dir():
-        return _find_in_folder(word_, path, environment)
+        return _find_in_folder(word_, path, environment, task)
     if os.path.lexists(path):
         return _find_by_file(word_, path, environment, task)
     if match := JOB_ID.fullmatch(word_):
@@ -168,6 +168,11 @@ def _chosen_task(tasks: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
     return next(failed, (ran or [*tasks])[-1])
 
 
+def _no_task(why: str) -> SbatchgenError:
+    """Return the error for a task of a job whose tasks are not known."""
+    return CommandLineError.of(why, at="--task", fix="leave it out, or name the log of the task")
+
+
 def _id_and_task(row: SlurmJob) -> tuple[int, int]:
     """Return the key that sorts rows by job and task; the row that waiting tasks share comes first."""
     return row.base_id, int(row.task) if row.task.isdecimal() else -1
@@ -191,6 +196,8 @@ def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: 
         fix = "name the log of a job, its script, or its id"
         raise CommandLineError.of(f"{word_} {kind}", fix=fix)
     match = _LOG_NAME.fullmatch(path.name)
+    if task and not (match and match[1].endswith(f"_{task}")):
+        raise _no_task(f"{word_} is the log of one job or task")
     with contextlib.suppress(SlurmError):
         with_same_id = any_job.any_jobs([match[1].partition("_")[0]], environment) if match else []
         with_log = [job for job in with_same_id if _is_log_of(job, path)]
@@ -222,11 +229,11 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
     output = _options_in_script(path).get("output", "")
     # "logs/%x-%j.out" of train.sh becomes "logs/train.sh-*.out". Path.glob takes no absolute pattern.
     pattern = re.sub(r"%\d*[A-Za-z]", "*", output.replace("%x", path.name))
-    matches = glob.glob(pattern, root_dir=path.parent) if "%" in output else []  # noqa: PTH207
+    has_pattern = "%" in output and not task  # a log alone does not show its task
+    matches = glob.glob(pattern, root_dir=path.parent) if has_pattern else []  # noqa: PTH207
     logs = [log for log in (path.parent / match for match in matches) if log.is_file()]
-    if logs:
-        newest_log = max(logs, key=lambda log: log.stat().st_mtime)
-        return _forgotten_job(str(newest_log), newest_log, "")
+    if logs := files.oldest_first(logs):
+        return _forgotten_job(str(logs[-1]), logs[-1], "")
     what = f"Slurm knows no job of {word_} any more, or it was submitted by another user"
     fix = "name the id of the job, or its log"
     raise CommandLineError.of(what, fix=fix)
@@ -370,8 +377,8 @@ def _forgotten_job(word_: str, path: Path, id_: str) -> PlainJob:
     return PlainJob(word=word_, id=id_, folder=path / NO_RUN_FOLDER, record=record)
 
 
-def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) -> PlainJob | None:
-    """Return the newest job of a colleague's run folder; None for any other folder.
+def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str], task: str) -> PlainJob | None:
+    """Return the newest job of a colleague's run folder, or its `task`; None for any other folder.
 
     Only the colleague can read the records and scripts there. Others see the ids of jobs in the names of
     files, the log, and the files that the training writes.
@@ -385,13 +392,15 @@ def _find_in_folder(word_: str, folder: Path, environment: Mapping[str, str]) ->
         return None
     colleague = user_name(owner)
     logs = [folder / name for name in names if name.endswith((".out", ".log"))]
-    logs = sorted((path for path in logs if path.is_file()), key=lambda path: path.stat().st_mtime)
+    logs = files.oldest_first(path for path in logs if path.is_file())
     newest_id, job = ids[-1], None
     with contextlib.suppress(SlurmError):
         with_same_id = any_job.any_jobs([newest_id], environment)
-        tasks = [job for job in with_same_id if job.user == colleague]
+        tasks = [known for known in with_same_id if known.user == colleague]
         if tasks:
-            job = _known_job(word_, tasks, _chosen_task(tasks, "", newest_id), environment)
+            job = _known_job(word_, tasks, _chosen_task(tasks, task, newest_id), environment)
+    if task and job is None:
+        raise _no_task(f"Slurm knows no job {newest_id} any more")
     job = job or _forgotten_job(word_, logs[-1] if logs else folder / f"slurm-{newest_id}.out", newest_id)
     return replace(job, folder=folder, owner=colleague, record=replace(job.record, run=word_))
 

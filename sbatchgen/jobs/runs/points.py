@@ -1,19 +1,20 @@
 """Finds the state of each point of a sweep, for `status`, by its folder and squeue; ranks the points."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sbatchgen.base import files
-from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.errors import CommandLineError, SbatchgenError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import first_names
 from sbatchgen.jobs.resolved.sweep import Sweep, read_points
 from sbatchgen.jobs.runs.events import EVENTS, STATUS
 from sbatchgen.jobs.runs.job_log import newest_logs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
-from sbatchgen.jobs.runs.record import Record, point_numbers
+from sbatchgen.jobs.runs.record import MAX_TASKS, Record, point_numbers, records
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 POINTS_FILE = "points.csv"  # the file with the points, in the run folder
@@ -101,6 +102,23 @@ def read_sweep(run_dir: Path) -> Sweep | None:
     """Return the sweep of a run folder; None without a sweep. Raises DocumentError if it can't be read."""
     file = run_dir / POINTS_FILE
     return read_points(file) if os.path.lexists(file) else None
+
+
+def has_number(run_dir: Path, task: str, job: str = "") -> bool:
+    """Return whether a run has the point of a sweep, or the task of an array, with a number.
+
+    `job` is the id of the array that must have the task; "" for any array of the run.
+    """
+    if not (task.isdecimal() and len(task) <= len(str(MAX_TASKS)) and str(int(task)) == task):
+        return False
+    if os.path.lexists(run_dir / POINTS_FILE):
+        with contextlib.suppress(SbatchgenError):  # what can't be read refuses no number
+            sweep = read_sweep(run_dir)
+            return sweep is not None and int(task) < len(sweep.points)
+        return True
+    arrays = records(run_dir)
+    arrays = [record for record in arrays if record.job == job] or arrays
+    return any(int(task) in point_numbers(record, record.array) for record in arrays)
 
 
 def sweep_state(

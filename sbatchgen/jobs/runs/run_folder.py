@@ -128,7 +128,9 @@ def _paths_with_status(run_dir: Path) -> Iterator[tuple[Path, os.stat_result]]:
     yield run_dir, run_dir.lstat()
     for folder in (run_dir, run_dir / "checkpoints"):
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
-            yield from ((Path(entry.path), entry.stat(follow_symlinks=False)) for entry in entries)
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                    yield Path(entry.path), entry.stat(follow_symlinks=False)
 
 
 @contextlib.contextmanager

@@ -88,6 +88,8 @@ class Snapshot:
         except OSError as problem:
             what = f"can't copy the code to {self.copy_folder}: {problem.strerror}: {problem.filename or ''}"
             fix = "make room there, or another --run-dir"
+            if isinstance(problem, FileNotFoundError):  # of the training package, or the folder of the copy
+                fix = "submit again"
             raise DocumentError.of(what.removesuffix(": "), fix=fix) from problem
 
 
@@ -313,6 +315,11 @@ def _copy(root: Path, name: str, destination: Path, status: os.stat_result, snap
                         shutil.copyfileobj(old, new)
             _refuse_changed(source, os.stat(source.name, dir_fd=folder, follow_symlinks=False), status)
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(source):
+            raise _changed_meanwhile(source, "deleted") from error
+        if error.errno in (errno.EACCES, errno.EPERM) and not os.access(source, os.R_OK):
+            fix = "make the file readable, or submit without --snapshot"
+            raise DocumentError.of(f"can't read {source}: {error.strerror}", fix=fix) from error
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         raise _changed_meanwhile(source) from error
@@ -325,9 +332,9 @@ def _refuse_changed(source: Path, now: os.stat_result, reviewed: os.stat_result)
         raise _changed_meanwhile(source)
 
 
-def _changed_meanwhile(source: Path) -> SbatchgenError:
-    """Return the error for a file that was changed after the review."""
-    what = f"{source} was changed after the review: nothing is submitted"
+def _changed_meanwhile(source: Path, how: str = "changed") -> SbatchgenError:
+    """Return the error for a file that was changed or deleted after the review."""
+    what = f"{source} was {how} after the review: nothing is submitted"
     return DocumentError.of(what, fix="submit again")
 
 

@@ -61,8 +61,7 @@ def _link_to_equal_script(file: Path, script: bytes) -> bool:
     Return whether the link was made.
     """
     with contextlib.suppress(OSError):  # the file system may have no hard links
-        others = sorted(file.parent.glob("job-*.slurm"), key=lambda other: -other.stat().st_mtime)
-        for other in others[:1]:
+        for other in files.oldest_first(file.parent.glob("job-*.slurm"))[-1:]:
             if other != file and files.read_own(other, len(script) + 1) == script:
                 os.link(other, file)
                 return True

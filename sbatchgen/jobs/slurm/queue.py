@@ -17,7 +17,7 @@ from typing import Any
 
 from sbatchgen.base import files
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.machine.temporary import temporary_folder
+from sbatchgen.base.machine.temporary import temporary_folder, usual_place
 from sbatchgen.jobs.slurm.client import cluster_option, query
 from sbatchgen.jobs.slurm.fields import read_count, read_exit_status, read_seconds, read_text, read_time
 from sbatchgen.jobs.slurm.state import State, state_named
@@ -47,7 +47,7 @@ _ID = re.compile(r"([0-9]+)(?:_(.+)|\+[0-9]+)?")  # "4711", "4711_3", "4711_[5-9
 # submission, and random characters.
 _FOLDER_PREFIX = "sbatchgen-"
 # The key "1f9c0a2b" in the path "/tmp/sbatchgen-1f9c0a2b-x7/ddp"
-_KEY = re.compile(rf"/{_FOLDER_PREFIX}([0-9a-f]+)-[^/]*/[^/]+$")
+_KEY = re.compile(rf"(.*?)/{_FOLDER_PREFIX}([0-9a-f]+)-[^/\s]*/[^/]", re.DOTALL)
 
 
 @frozen(kw_only=True)
@@ -189,8 +189,10 @@ def folder_prefix(key: str) -> str:
 
 def key_of(command: str) -> str:
     """Return the submission's key in the Command of a job; "" for a job that sbatchgen did not submit."""
-    match = _KEY.search(command)
-    return match[1] if match else ""
+    match = _KEY.match(command)
+    # After a blank it is an argument of another script, unless the blank is in the path of TMPDIR.
+    is_script = match and (not re.search(r"\s", match[1]) or match[1] == usual_place())
+    return match[2] if match and is_script else ""
 
 
 @contextlib.contextmanager

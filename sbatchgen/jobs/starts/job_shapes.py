@@ -66,9 +66,17 @@ class JobShape:
         reservation = self.job.resources.options.get("reservation", "")
         return next_claims(self.moment, self.partition.tier, reservation)
 
+    @cached_property
+    def _holes(self) -> dict[int, Hole | None]:
+        """The holes that were found, by their number of nodes."""
+        return {}
+
     def hole(self, node_count: int) -> Hole | None:
         """Return the longest hole of `node_count` nodes that have room for the shape; None without a hole."""
-        return longest_hole(self.moment, self.room.nodes, self._claims, node_count)
+        if node_count not in self._holes:
+            hole = longest_hole(self.moment, self.room.nodes, self._claims, node_count)
+            self._holes[node_count] = hole
+        return self._holes[node_count]
 
     @property
     def claim(self) -> Claim | None:

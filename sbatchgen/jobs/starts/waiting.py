@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from sbatchgen.base.quoting import counted
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -35,9 +35,7 @@ def plans_of_waiting_jobs(
         says = f"Slurm plans its start for job {id_}" if planned_start else f"job {id_} has no planned start"
         if waiting.reason not in ("Priority", "Resources", "None"):
             says += f" ({waiting.reason})"
-        says += f"; {jobs_ahead(waiting, moment)}"
-        if priority := priorities.get(id_.partition("_")[0]):
-            says += f"; its priority is of {priority}"
+        says += f"; {jobs_ahead(waiting, moment)}{priorities.get(id_.partition('_')[0], '')}"
         yield Prospect(
             kind="plan",
             partition=",".join(waiting.partitions),
@@ -53,21 +51,31 @@ def plans_of_waiting_jobs(
 
 
 def _priorities_in_words(moment: ClusterMoment, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the priorities of the user's waiting jobs in words, by the ids of the jobs.
+    """Return the priorities of the user's waiting jobs by the jobs' ids, each as the end of a row's text.
 
-    sprio prints the terms of each priority, such as "age 1000, QOS 500". Return {} if Slurm does not compute
-    priorities from terms.
+    Such an end is "; its priority is of age 1000, QOS 500". sprio prints these terms. Return {} if Slurm does
+    not compute priorities from terms.
     """
     if not moment.settings.get("PriorityType", "").endswith("multifactor"):
         return {}
-    format_ = "%i " + " ".join(f"%{letter}" for letter in _PRIORITY_TERMS)
+    format_ = "%i %r " + " ".join(f"%{letter}" for letter in _PRIORITY_TERMS)
     command = ["sprio", "--noheader", f"--user={os.getuid()}", f"--format={format_}"]
-    printed = answer_if_any(command, environment) or ""
-    priorities: dict[str, str] = {}
-    for job_id, *values in map(str.split, printed.splitlines()):
+    rows = [line.split() for line in (answer_if_any(command, environment) or "").splitlines()]
+    # Job id -> its terms in words -> the partitions with these terms. sprio prints a row for each partition.
+    partitions_by_terms: dict[str, dict[str, list[str]]] = {}
+    for job_id, partition, *values in (row for row in rows if len(row) > 1):
         terms = zip(_PRIORITY_TERMS.values(), map(read_count, values), strict=False)
-        priorities[job_id] = ", ".join(f"{name} {value}" for name, value in terms if value)
-    return priorities
+        words = ", ".join(f"{name} {value}" for name, value in terms if value)
+        partitions_by_terms.setdefault(job_id, {}).setdefault(words, []).append(partition)
+    return {job_id: _priority_in_words(by_terms) for job_id, by_terms in partitions_by_terms.items()}
+
+
+def _priority_in_words(partitions_by_terms: Mapping[str, Sequence[str]]) -> str:
+    """Return a job's priority as the end of a text, for each partition if they differ; "" without terms."""
+    if len(partitions_by_terms) == 1:
+        return "".join(f"; its priority is of {words}" for words in partitions_by_terms if words)
+    texts = [f"of {words or 'nothing'} in {', '.join(names)}" for words, names in partitions_by_terms.items()]
+    return f"; its priority is {'; '.join(texts)}"
 
 
 def jobs_ahead(job: QueuedJob, moment: ClusterMoment) -> str:

@@ -72,8 +72,8 @@ def _keep_text(folder: Path, digest: str, text: bytes) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.put(folder / digest, text, mode=files.PRIVATE)
         paths = [path for path in folder.iterdir() if _DIGEST.fullmatch(path.name)]
-        for path in sorted(paths, key=lambda path: path.stat().st_mtime)[:-MAX_KEPT]:
-            path.unlink()
+        for path in files.oldest_first(paths)[:-MAX_KEPT]:
+            path.unlink(missing_ok=True)  # another command may remove it too
 
 
 def refuse_unreviewed(

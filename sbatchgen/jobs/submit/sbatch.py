@@ -226,13 +226,13 @@ def submit(
 
 def _keep_script_and_record(run_dir: Path, script: bytes, record: Record, note: Note) -> None:
     """Keep the script and the record of a submitted job in its run folder."""
-    try:
-        try:  # The script comes first, so that a killed command never leaves a record without its script.
+    job_place = f"of job {record.job} in {run_dir}"
+    try:  # The script comes first, so that a killed command never leaves a record without its script.
+        with _errors_as_notes(f"can't keep the script {job_place}", note):
             submitted_scripts.keep_script(run_dir, record.job, script)
-        finally:
+    finally:
+        with _errors_as_notes(f"can't keep the record {job_place}", note):
             records.write_accepted(run_dir, record)
-    except OSError as error:
-        note(f"note: can't keep the script of job {record.job} in {run_dir}: {error.strerror}")
 
 
 @contextlib.contextmanager
@@ -258,6 +258,15 @@ def _undone_on_failure(
         if new_snapshot:
             shutil.rmtree(new_snapshot.copy_folder, ignore_errors=True)
         raise
+
+
+@contextlib.contextmanager
+def _errors_as_notes(what: str, note: Note) -> Iterator[None]:
+    """Print an error of a file as a note, because the job is already submitted."""
+    try:
+        yield
+    except OSError as error:
+        note(f"note: {what}: {error.strerror}")
 
 
 def open_index(environment: Mapping[str, str], note: Note) -> Index | None:

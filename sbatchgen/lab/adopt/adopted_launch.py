@@ -75,6 +75,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
     if "trainer" in draft.job:
         starter = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.launch_lines, "understood", f"{starter}: {draft.job['trainer']}")
+    draft.launch_names |= {*draft.env}
     # A draft without `mode` is refused: without some arguments the job would train another model.
     if not has_all_arguments:
         del draft.job["mode"]
@@ -83,17 +84,21 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
 def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the programs that start the trainer, and the variables set in front of the launch."""
     body = launch.tools[0].body
+    before: dict[str, Word] = {}  # variables to the left, which bash expands in A=1 B=$A
     for variable in launch.command.prefix_assignments:
-        literal = body.value(variable.word) if variable.word else None
+        used = [name for name in before if variable.word and name in variable.word.variables]
+        draft.step_setup += [f"export {name}={before[name].text}" for name in used]
+        literal = body.value(variable.word) if variable.word and not used else None
         _set_variable(draft, variable.name, literal, variable.word)
+        before |= {variable.name: variable.word} if variable.word else {}
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _adopt_shell_string(draft, launch, tool)
         elif tool.name == "env" and not tool.uses:
             for word in _words_without_next(tool)[1:]:
-                name = word.text.partition("=")[0].lstrip("'\"")
                 value = tool.body.value(word)
+                name = (value or word.text.lstrip("'\"")).partition("=")[0]
                 _set_variable(draft, name, None if value is None else value.partition("=")[2])
         elif tool.name in _HANDLED_ELSEWHERE | programs("mpi") or tool in runtime_tools:
             continue
@@ -134,9 +139,14 @@ def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None 
         draft.add(draft.launch_lines, "understood", f"{name} as the script has it")
     elif is_variable(name) and value is not None and "${" not in value:  # `env` would expand ${NAME}
         draft.env[name] = value
+        task_lines = draft.profile.get("setup_per_task", [])
+        if any(re.search(rf"(?:^|[\s;]){name}\+?=", line) for line in task_lines):  # they come after `env`
+            task_lines.append(f"export {name}={quoting.word(value)}")
     # An export of PATH or LD_LIBRARY_PATH would also change the commands before the launch.
     elif is_variable(name) and word is not None and "PATH" not in name:
         draft.step_setup.append(f"export {name}={word.text}")
+        draft.launch_names.add(name)
+        draft.env.pop(name, None)  # `env` comes after the setup
         draft.needed_variables |= {*word.variables}
         draft.add(draft.launch_lines, "kept", "in setup, by export", name)
     else:

@@ -36,6 +36,7 @@ class Draft:
     setup: list[str] = field(default_factory=list)  # lines of shell that are kept
     # lines of shell right before the launch: variables of srun and of the trainer
     step_setup: list[str] = field(default_factory=list)
+    launch_names: set[str] = field(default_factory=set)  # variables that the launch itself sets
     # names of the old script's variables for the master address and the ranks
     rendezvous_names: frozenset[str] = frozenset()
     needed_variables: set[str] = field(default_factory=set)  # variables that the launch or kept lines expand

@@ -179,12 +179,19 @@ def _convert_assignments(
 
 def _export(draft: Draft, block: Block, name: str, value: str) -> None:
     """Put a variable into `env` of the job, or the name of a network interface into the profile."""
+    is_secret = block.first in draft.secrets
+    if name in draft.launch_names and is_secret:
+        draft.add(block.lines, "dropped", "the launch has its own value", name)
+        return
+    if name in draft.launch_names:  # in `env` this value would replace that of the launch
+        _keep(draft, block, {}, is_last=True)
+        return
     # Only NCCL knows patterns such as ^docker, and the profile refuses them for gloo.
     is_gloo_pattern = name == "GLOO_SOCKET_IFNAME" and any(char in value for char in "^= ")
     if name in _NETWORK_KEYS and value and draft.job.get("mode") == "ddp" and not is_gloo_pattern:
         draft.profile.setdefault("network", {})[_NETWORK_KEYS[name]] = value
         draft.add(block.lines, "understood", "network", name)
-    elif block.first in draft.secrets:
+    elif is_secret:
         draft.env[name] = None
         draft.add(block.lines, "mended", "a secret is not copied, export it where you submit", name)
     elif "${" in value:  # the value has a literal ${, which `env` would expand
@@ -208,7 +215,9 @@ def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last:
             lines = draft.keep_shell(block, "in setup_after_runtime")
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
-    for name in _SCRIPT_VARIABLES & block.assigned:  # otherwise the rendered script would replace the value
+    launch_values = draft.launch_names & draft.env.keys()
+    # Otherwise the rendered script would replace the value.
+    for name in _SCRIPT_VARIABLES & block.assigned - launch_values:
         draft.env[name] = env_values.get(name, f"${{{name}}}")
     draft.setup += draft.keep_shell(block, "in setup")
 

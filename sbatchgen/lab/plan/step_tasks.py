@@ -157,7 +157,10 @@ def _node_range(text: str) -> tuple[int, int]:
     if text[-1:] in ("k", "K", "m", "M"):
         number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
         return number, number
-    sizes = [number_of(size) for size in text.replace(",", "-").partition(":")[0].split("-")]
+    counts, _, step = text.partition(":")
+    sizes = [number_of(size) for size in counts.replace(",", "-").split("-")]
+    if number_of(step):  # such as 1-15:4
+        sizes = [*range(sizes[0], sizes[-1], number_of(step))] or [0]
     return (sizes[0], max(sizes)) if "-" in text or "," in text else (sizes[0], sizes[0])
 
 

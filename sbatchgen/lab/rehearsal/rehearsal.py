@@ -415,7 +415,7 @@ def _sandbox_files(job: _RehearsedJob, played_job: PlayedJob) -> dict[str, tuple
         **dict.fromkeys(("python3", "python"), python),
         # These stand-ins do nothing. The programs themselves would wait for a controller of Slurm.
         **dict.fromkeys(sorted(programs("silent")), b"#!/bin/sh\n"),
-        "squeue": _SQUEUE.format(place=PLAN_FOLDER, job=JOB_ID).encode(),
+        "squeue": _SQUEUE.format(place=PLAN_FOLDER, job=job.batch_environment["SLURM_JOB_ID"]).encode(),
         "scancel": _SCANCEL.encode(),
     }
     return {
