@@ -220,9 +220,9 @@ def test_the_lines_for_ssh_pass_two_shells(monkeypatch: pytest.MonkeyPatch, prog
 
 HANG_UP = """
 import os, signal, sys
-from sbatchgen.cli.shell import _end_at_hang_up
+from sbatchgen.cli.shell import _exit_at_hang_up
 try:
-    with _end_at_hang_up():
+    with _exit_at_hang_up():
         os.kill(os.getpid(), signal.SIGHUP)
         signal.pause()
 except BaseException as error:
