@@ -213,7 +213,7 @@ def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -
         return
     decode(
         new_text, Profile, name=f"{file} with the cluster's values"
-    )  # raises if the new text is no profile
+    )  # raises if the new text is not a profile
     old_lines, new_lines = old_text.splitlines(), new_text.splitlines()
     diff = difflib.unified_diff(old_lines, new_lines, str(file), str(target), lineterm="")
     put(visible("\n".join(diff)))

@@ -76,7 +76,9 @@ class Redirect(NamedTuple):
     # The word after the operator: a file, a descriptor, the string of <<< or the delimiter of <<. None for
     # an operator such as >&-, which has no word.
     target: Word | None
-    descriptor: str = ""  # the descriptor before the operator, such as "2" in 2>&1; "" if none is written
+    descriptor: str = (
+        ""  # the descriptor before the operator, such as "2" in 2>&1; "" if a descriptor is not written
+    )
 
 
 @frozen(kw_only=True, slots=True)

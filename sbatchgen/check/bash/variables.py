@@ -1,4 +1,4 @@
-"""The values that variables have at each place of a script, as far as its text shows them.
+"""The values that variables have at each place of a script, where its text shows them.
 
 An assignment is certain if the script's own shell always makes it. The value at a place is known if no
 uncertain assignment follows the last certain assignment before the place. A loop runs its text again, so a

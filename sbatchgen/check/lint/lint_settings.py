@@ -24,7 +24,7 @@ class Settings:
     slurm: str  # the release of Slurm that reads the scripts
     folder: Path  # the folder of the submission
     places: Mapping[str, str] = field(default_factory=dict)  # key of the profile -> its place in a file
-    is_release_assumed: bool = False  # whether nobody named the release
+    is_release_assumed: bool = False  # whether no one named the release
     # The next settings name rules by their ids, or by the start of their ids, such as SB4.
     selected_rules: tuple[str, ...] = ()  # empty for all rules
     pedantic: bool = False  # whether all pedantic rules report; otherwise those whose whole id is named

@@ -122,7 +122,7 @@ def _decisive_rules(script: JobScript) -> list[str]:
 
 
 def _run_rules(script: JobScript, rules_to_run: Iterable[Rule[Any]], failures: _Failures) -> list[Finding]:
-    """Return the findings of these rules; add a rule that raises an exception to `failures`, and go on."""
+    """Return the findings of these rules; add a rule that raises an exception to `failures`."""
     findings: list[Finding] = []
     for rule in rules_to_run:
         try:

@@ -123,7 +123,7 @@ def _unsuitable_reservation(job: Job) -> Iterator[Hit]:
     reservation = reservations.get(name)
     if not reservation:
         similar_name = nearest(name, map(str, reservations), 0.8) if name and reservations else ""
-        # Names that differ only in digits are of one series, such as maint_7 and maint_8: this is no typo.
+        # Names that differ only in digits are of one series, such as maint_7 and maint_8: this is not a typo.
         is_series = re.sub("[0-9]", "", similar_name) == re.sub("[0-9]", "", name)
         if similar_name and not is_series:
             what = f"cluster '{job.profile.name}' had no reservation '{name}' on {job.profile.checked}"

@@ -172,7 +172,7 @@ def _too_much_memory(job: Job) -> Iterator[Hit]:
 def _memory_limit(job: Job, partition: PartitionFacts, kind: NodeFacts) -> int:
     """Return the most MiB that a job can have on a kind of node; 0 if unknown."""
     largest = kind.mem_largest or kind.mem_per_node or kind.mem_installed
-    # Where memory is no consumable resource, Slurm ignores MaxMemPerNode.
+    # Where memory is not a consumable resource, Slurm ignores MaxMemPerNode.
     job_max = partition.mem_per_node_max if _is_memory_consumable(job) else None
     return min(filter(None, (largest, job_max)), default=0)
 
@@ -199,7 +199,7 @@ def _memory_demand(job: Job, request: ResourceRequest, partition: PartitionFacts
 
 
 def _is_memory_consumable(job: Job) -> bool:
-    """Return whether Slurm shares out the memory of a node among jobs, as far as the profile says."""
+    """Return whether Slurm shares out the memory of a node among jobs, by what the profile says."""
     return job.profile.limits.memory_consumable is not False
 
 

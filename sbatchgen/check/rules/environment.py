@@ -65,7 +65,7 @@ def _folder_of_copy(script: JobScript) -> Iterator[Hit]:
     what = "Slurm runs a copy of the script in its spool folder: this is not the folder of your script"
     fix = 'write "$SLURM_SUBMIT_DIR", the folder in which sbatch is called, or the full path'
     reported_lines = set()
-    if script.submits:  # the script itself is no job, so $0 is its real path
+    if script.submits:  # the script itself is not a job, so $0 is its real path
         return
     if any("SUBMIT_DIR" in test.text or _JOB_TEST.search(test.text) for test in script.body.tests):
         return  # the script tests whether it is a job, and then usually takes another folder

@@ -109,7 +109,7 @@ def _missing_log_folder(job: Job) -> Iterator[Hit]:
         if line := _line_of_mkdir(job, folder):
             what += f". The mkdir in line {line} comes too late: Slurm opens the log before the script starts"
             fix = f"mkdir -p {quoting.word(folder)} in your shell, before sbatch"
-        if _JOB_PATTERN.search(folder):  # nobody can make the folder before the submission
+        if _JOB_PATTERN.search(folder):  # no user can make the folder before the submission
             fix = "a folder that is there, with the number in the name of the file"
         yield Hit(option, what, fix, severity)
 

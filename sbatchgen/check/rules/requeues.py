@@ -25,7 +25,7 @@ def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
     for command in _requeues(script):
         follows_failure = command.source.text[: command.at].rstrip().endswith("||")
         if follows_failure or "EXIT" in command.context.trap_signals:
-            what = "the job is requeued after each failure: if it fails at its start, this goes on for ever"
+            what = "the job is requeued after each failure: if it fails at its start, this never ends"
             fix = f"{{ ((${{SLURM_RESTART_COUNT:-0}} > 4)) && exit 1; {command.text}; }}"
             yield Hit(script.at_word(command), what, fix)
 

@@ -40,7 +40,7 @@ _NAME_ENDINGS = ("PASSWORD", "PASSWD", "TOKEN", "KEY", "SECRET")  # a quick test
 _SECRET_OPTIONS = ("-password", "-passwd", "-token", "-api", "-secret", "-access")
 # API_KEY=VALUE in the value of --export or --comment.
 _SECRET_PAIR = re.compile(r"((?:\w{0,60}_)?" + _NAME_WORDS + r")=([^\s,;]+)", re.IGNORECASE)
-# A text in a value that is no secret, but stands in its place.
+# A text in a value that is not a secret, but takes its place.
 _PLACEHOLDER = re.compile(
     r"x{4}|\*{3}|<|\.\.\.|your|change.?me|placeholder|example|dummy|redacted|none|null|empty", re.IGNORECASE
 )
@@ -129,7 +129,7 @@ def _option_secrets(script: JobScript) -> Iterator[_Secret]:
 def _is_secret(name: str, value: str) -> bool:
     """Return whether a value that belongs to a name such as API_KEY is a secret.
 
-    A placeholder, a path or a number is none. A password may be any text of four characters or more.
+    A placeholder, a path or a number is not a password. A password may be any text of four characters or more.
     """
     if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
         return False

@@ -128,7 +128,7 @@ def _cut_export(script: JobScript, word: Word, following: Word | None) -> Iterat
 def _texts_about_cut(export: str) -> tuple[str, str] | None:
     """Return the message and the fix for an --export with a comma in a value; None for other values.
 
-    In NAME=1,2 the value of NAME is 1, and 2 is no name of a variable.
+    In NAME=1,2 the value of NAME is 1, and 2 is not the name of a variable.
     """
     for item, next_item in pairwise(export.strip("\"'").split(",")):
         is_name = re.match(r"[A-Za-z_]\w*(?:=|$)", next_item)
@@ -230,7 +230,7 @@ def _kept_allocation(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(command), what, "trap 'scancel $JOB_ID' EXIT")
 
 
-# The start of after:ID, without +MINUTES behind the ID.
+# The start of after:ID, without +MINUTES after the ID.
 _AFTER = re.compile(r"(?:^|[,?=\"'])after:(?![^,?]*\+\d)")
 # A text that names a server, a worker or the like.
 _SERVER_NAME = re.compile(

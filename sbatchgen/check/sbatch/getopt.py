@@ -42,10 +42,10 @@ class Option:
 
 @frozen(kw_only=True, slots=True)
 class Stop:
-    """A word at which getopt stops: an option that it refuses, or a word that is no option."""
+    """A word at which getopt stops: an option that it refuses, or a word that is not an option."""
 
     word: Token
-    complaint: str = ""  # getopt's message; "" for a word that is no option
+    complaint: str = ""  # getopt's message; "" for a word that is not an option
 
 
 def winning_use(earlier: Option | None, use: Option, slurm: str) -> Option:
@@ -64,7 +64,7 @@ def winning_use(earlier: Option | None, use: Option, slurm: str) -> Option:
 def scan(
     words: Sequence[Token], table: Mapping[str, Spec], *, past_stops: bool = False
 ) -> Iterator[Option | Stop]:
-    """Yield the options in words, and a Stop where getopt stops. With `past_stops`, go on after a Stop."""
+    """Yield the options in words, and a Stop where getopt stops. With `past_stops`, continue after a Stop."""
     at = 0
     while at < len(words):
         word = words[at]

@@ -16,7 +16,7 @@ from sbatchgen.check.sbatch.option_table import major_release
 from sbatchgen.check.sbatch.values import BLANKS, Message, RefusedError
 
 _BLANKS = re.compile(f"[{BLANKS}]*")
-_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)  # the start of a line that is no comment
+_COMMAND = re.compile(r"^[ \t\v\f\r]*[^# \t\n\v\f\r]", re.MULTILINE)  # the start of a line, not of a comment
 # A line that may be a directive. The pattern starts with the literal #, so that the search is fast. Its
 # repetition is bounded, as each # of a long line may start a match.
 _CANDIDATE = re.compile(r"#(?<!##)[ \t#]{0,99}(?:SBATCH|SLURM|PBS|BSUB)[^\n]*", re.IGNORECASE)

@@ -117,7 +117,7 @@ class RefusedError(Exception):
 class Signal(NamedTuple):
     """A value of --signal, such as B:USR1@120."""
 
-    flags: str  # "B", "R", both or none
+    flags: str  # "B", "R", "BR" or ""
     number: int  # the number of the signal
     seconds: int  # how long before the time limit Slurm sends the signal
 

@@ -23,7 +23,7 @@ class Job:
 
     profile: KnownCluster = NO_CLUSTER  # the facts of the cluster
     slurm: str = DEFAULT_SLURM  # the release of Slurm that reads the script
-    # Whether nobody names the release. Then an error that an older release does not raise is a warning.
+    # Whether no one names the release. Then an error that an older release does not raise is a warning.
     is_release_assumed: bool = False
     makes_log_folders: bool = False  # whether the submission makes the folders of the logs
     folder: Path | None = None  # the folder in which sbatch is called; None if unknown

@@ -27,7 +27,7 @@ LAUNCHER_WORDS = (*sorted(commands("launcher") | {module.partition(".")[0] for m
 TRAINING_WORDS = (*LAUNCHER_WORDS, "python", "uv")
 MPI_WORDS = (*sorted(programs("mpi")),)
 HELPERS = programs("helper")  # programs such as hostname, on which no training depends
-# The end of the path of a program that rendered scripts start in their steps, and that is no training.
+# The end of the path of a program that rendered scripts start in their steps, and that is not a training.
 STEP_WATCHER = "/training/step_end.py"
 _LAUNCHER_NAME = re.compile(r"torchrun|deepspeed|accelerate")  # as in python $(which torchrun)
 _PYTHON = re.compile(r"python[\d.]*")  # such as python and python3.11

@@ -277,7 +277,7 @@ class _Reader:
     is_complete: bool = True
 
     def read(self, file: Path) -> bool:
-        """Collect the facts of a file; return False if the file is no Python, or too large."""
+        """Collect the facts of a file; return False if the file is not Python, or too large."""
         self.seen.add(file)
         try:
             text = files.read_file(file, MAX_BYTES)
@@ -365,7 +365,7 @@ def _may_write(node: ast.Call) -> bool:
         return True  # the program computes the mode
     modes += node.args[:1] if isinstance(node.func, ast.Attribute) else []  # the MODE of FILE.open(MODE)
     texts = [str(mode.value) for mode in modes if isinstance(mode, ast.Constant)]
-    # A text of other letters is no mode, but for example an encoding.
+    # A text of other letters is not a mode, but for example an encoding.
     return any(re.fullmatch("[rwaxbt+]*", text) and {*text} & {*"wax+"} for text in texts)
 
 
@@ -391,7 +391,7 @@ def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
 
 
 def _keyword_numbers(call: ast.Call) -> dict[str, int | None]:
-    """Return the keyword arguments of a call; None for a value that is no positive number.
+    """Return the keyword arguments of a call; None for a value that is not a positive number.
 
     The name "**" stands for a mapping of arguments.
     """

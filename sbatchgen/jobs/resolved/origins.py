@@ -180,7 +180,7 @@ def _keeps(value: Any, overridden: Any) -> bool:
 def _may_be_missed(key: str, by: Origin, *, winner: Origin) -> bool:
     """Return whether somebody may rely on a value from the origin `by` that `winner` overrode."""
     if key in ("args", "launcher_args", "binds") or by.level is Level.DEFAULT:
-        return False  # the layers join these lists, so no item is lost; nobody has written a default
+        return False  # the layers join these lists, so no item is lost; no one has written a default
     return by.level >= Level.PROJECT or winner.level in (Level.PARTITION, Level.PROJECT)
 
 

@@ -218,7 +218,7 @@ def _layer_of_program(program: WrittenProgram, programs: Sequence[WrittenProgram
 def _settings(program: WrittenProgram, programs: Sequence[WrittenProgram]) -> Iterator[tuple[str, Any]]:
     """Yield the flat key and the value of each key of a program that jobs also have.
 
-    Variables stand in place of the facts that the values name.
+    Variables take the place of the facts that the values name.
     """
     for name in KEYS_OF_PROGRAMS:
         value = getattr(program.spec, name)
@@ -271,7 +271,7 @@ def _job_program(
 ) -> JobProgram:
     """Return a program with its job and share.
 
-    Variables stand in place of the facts that the signs of its readiness name, such as {port}.
+    Variables take the place of the facts that the signs of its readiness name, such as {port}.
     """
     written_ready = program.spec.ready
     signs: dict[str, Any] = {

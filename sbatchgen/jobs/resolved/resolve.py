@@ -160,7 +160,7 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
     values.derive("options.job_name", JobName(name), "the name of the mode or the job file")
     consecutive = values.get("chain") > 1 or runs_one_by_one(values.get("options.array") or "")
     may_restart = values.get("resume") != "off" and values.get("max_restarts") > 0
-    # A trainer with `resume_args` continues from its newest checkpoint, even if nobody has asked it to save.
+    # A trainer with `resume_args` continues from its newest checkpoint, even if no one has asked it to save.
     can_continue = values.get("resume_args") and not values.get("requeue_on_node_fail")
     requeues = bool(can_continue and may_restart and not consecutive and profile.scheduler == "slurm")
     values.derive("requeue_on_timeout", requeues, "resume_args" if requeues else "default")

@@ -66,8 +66,8 @@ class Sweep:
 
     def placeholder_names(self, texts: Iterable[str]) -> tuple[str, ...]:
         """Return the parameters that have a placeholder in one of these texts, in the order of `names`."""
-        found = {name for text in texts for name in self.pieces(text)[1::2]}
-        return tuple(name for name in self.names if name in found)
+        used_names = {name for text in texts for name in self.pieces(text)[1::2]}
+        return tuple(name for name in self.names if name in used_names)
 
     def filled(self, text: str, point: Sequence[str]) -> str:
         """Return the text with a point's values in place of the placeholders."""

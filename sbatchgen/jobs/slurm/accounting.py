@@ -90,7 +90,7 @@ def sacct_jobs(
         return None
     starts_by_id: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        if row["state"] != "RESIZING":  # the row ends at a change of the job's size, and the start goes on
+        if row["state"] != "RESIZING":  # the row ends at a change of the job's size, and the start continues
             starts_by_id.setdefault(row["id"], []).append(row)
     return [_job_of_starts(starts) for starts in starts_by_id.values()]
 

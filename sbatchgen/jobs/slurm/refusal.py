@@ -141,7 +141,7 @@ def options_of_script(script: Script, file: str) -> dict[str, OptionSource]:
 
 
 def refusals(exit_status: int, stderr: str, options: Mapping[str, OptionSource]) -> list[Refusal]:
-    """Return the refusals in the stderr of sbatch; if there are none, one refusal with the exit status.
+    """Return the refusals in the stderr of sbatch; without such lines, one refusal with the exit status.
 
     `options` has the options of the job by their long names.
     """

@@ -50,7 +50,7 @@ class Accepted:
 
     job: str  # its id
     cluster: str  # its cluster; "" if sbatch named none
-    messages: str  # what sbatch has printed besides the id, one message on each line
+    messages: str  # what sbatch has printed in addition to the id, one message on each line
 
 
 def call_sbatch(
@@ -77,7 +77,7 @@ def call_sbatch(
         if accepted := _accepted_job(answer):
             return accepted
         # A status of None means that sbatch took too long, 0 that it printed no job id, and 129 to 254 that a
-        # signal killed it. 255 is no signal: sbatch has refused an option.
+        # signal killed it. 255 is not a signal: sbatch has refused an option.
         is_cut_off = not answer.status or 128 < answer.status < 255
         if is_cut_off or _ANSWER_LOST.search(answer.err):  # Slurm may still have accepted the job
             note("note: sbatch's answer was lost: looking for the job in the queue")

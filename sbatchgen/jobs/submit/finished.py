@@ -119,7 +119,7 @@ def _options(path: Path, given: Mapping[str, Any], args: tuple[str, ...]) -> dic
 
     Raises CommandLineError if `given` has other options, or if there are `args` for a trainer.
     """
-    options, others = {}, ["--"] * bool(args)  # on the command line, "--" stands before `args`
+    options, others = {}, ["--"] * bool(args)  # on the command line, "--" is before `args`
     for key, value in layer_of((), given).values.items():
         kind, _, name = key.rpartition(".")
         name = name.replace("_", "-")

@@ -24,7 +24,7 @@ from sbatchgen.jobs.slurm.client import submit_environment
 from sbatchgen.jobs.submit.submission import Submission
 
 MAX_KEPT = 50  # the number of digested texts that are kept
-_DIGEST_LENGTH = 40  # characters, enough that nobody can find another script with the same digest
+_DIGEST_LENGTH = 40  # characters, enough that no one can find another script with the same digest
 _DIGEST = re.compile(rf"[0-9a-f]{{{_DIGEST_LENGTH}}}")
 
 

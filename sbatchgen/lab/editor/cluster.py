@@ -138,5 +138,5 @@ class ClusterFacts:
 
 
 def _plain(text: str) -> str:
-    """Return a text that can stand between backticks in Markdown."""
+    """Return a text that can be written between backticks in Markdown."""
     return visible(text).replace("`", "'")

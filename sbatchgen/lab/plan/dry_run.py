@@ -294,7 +294,7 @@ def _used_needs(attempt: _Attempt, last_run: DryRun, foreseen: Iterable[NeedKey]
         key: need
         for key, need in attempt.needed.items()
         if key not in unused
-        # A path that exists here is no need, even if the sandbox hides the path.
+        # A path that exists here is not a need, even if the sandbox hides the path.
         and (need.kind in _PATHLESS_KINDS or not path_of(_absolute(need.name, attempt.box.folder)))
     }
     # The trace has only one line of a command that spans several lines.

@@ -78,7 +78,7 @@ class StartRecord:
 
     @cached_property
     def _taken_words(self) -> tuple[str, ...]:
-        """The words of `taken_text` in step_tasks.py, and three empty words in case there are none."""
+        """The words of `taken_text` in step_tasks.py, and three empty words for a step without them."""
         return (*self.environment.get("__plan_takes", "").split(), "", "", "")
 
 

@@ -48,7 +48,7 @@ _FIRST_CODE = "import marshal, sys; code, task = marshal.load(sys.stdin.buffer);
 
 
 class BoxLimits(NamedTuple):
-    """The limits of a sandbox; a limit of 0 or infinity is no limit."""
+    """The limits of a sandbox; 0 or infinity is the same as without a limit."""
 
     seconds: float = 10.0  # until all programs are killed
     cpu: float = 5.0  # seconds of CPU time while no new process starts

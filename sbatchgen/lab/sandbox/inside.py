@@ -76,7 +76,7 @@ def kill_all() -> None:
     while True:  # several times, because a process may start another one before it is killed
         try:
             os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # ended processes that nobody waits for slow down a kill
+            while os.waitpid(-1, os.WNOHANG)[0]:  # ended processes that no process waits for slow down a kill
                 pass
         except OSError:
             break
