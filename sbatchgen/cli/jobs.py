@@ -137,7 +137,7 @@ def request_of(job: str, args: tuple[str, ...], job_options: dict[str, Any]) -> 
 
 
 def _read_trainer(resolved: ResolvedJob) -> Layer | None:
-    """Return the layer of settings that follow from the source of the job's trainer; None without such settings."""
+    """Return the settings that follow from the source of the job's trainer; None without such settings."""
     from sbatchgen.jobs.judge.trainer import layer_without_restarts
 
     return layer_without_restarts(resolved, job_folder(), os.environ)

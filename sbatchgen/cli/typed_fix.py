@@ -39,7 +39,7 @@ _TOPIC = re.compile(r"--([a-z][a-z-]*)|\b(partition|account|qos|reservation|feat
 _USER_DECISIONS = ("--yes", "--again", "--reviewed")  # only a user may add these options, and no program
 # Commands that also take the options of another command.
 _TAKES_OPTIONS_OF = {"resume": "submit", "resubmit": "sweep"}
-# A word that is not a value, although it follows an option: a placeholder such as HH:MM:SS, an example such as
+# A word after an option that is not its value: a placeholder such as HH:MM:SS, an example such as
 # 123, or the next word of the sentence, as in "--time and --nodes".
 _PLACEHOLDER = re.compile(
     r"[A-Z][A-Z_|]*(?:=[A-Z]+)?|HH:MM:SS|.*\.\.\..*|.*\b(?:123|FILE|ID|JOB|KEY|NAME|PATH|RUN|VALUE)\b.*"

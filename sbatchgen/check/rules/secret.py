@@ -129,7 +129,7 @@ def _option_secrets(script: JobScript) -> Iterator[_Secret]:
 def _is_secret(name: str, value: str) -> bool:
     """Return whether a value that belongs to a name such as API_KEY is a secret.
 
-    A placeholder, a path or a number is not a password. A password may be any text of four characters or more.
+    Placeholders, paths and numbers are not passwords. A password may be any text of four characters or more.
     """
     if _PLACEHOLDER.search(value) or value[:1] in "/~.$" or "$" in value:
         return False

@@ -329,7 +329,7 @@ class ContainerRuntime(Runtime):
 def path_faults(key: str, path: ShellPath, find_local: FindLocal, noun: str, fix: str) -> Iterator[KeyFault]:
     """Yield a fault for a path that does not exist.
 
-    An absolute path is not a fault if its folder does not exist either, because the file system may be only on
+    An absolute path may lack its folder too, because the file system may be only on
     the compute nodes. `noun` says in words what the path names.
     """
     file = find_local(path)
