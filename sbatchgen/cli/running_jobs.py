@@ -92,6 +92,8 @@ def _jobs_to_cancel(state: RunState, task: str, only_job: str) -> list[_JobToCan
         for job in unended
         if (task_id := _id_of_task(state, job.id, task))
     ]
+    if unended and not jobs and not task:  # sbatchgen was killed before sbatch answered
+        raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me shows your jobs")
     if unended and not jobs:
         what = f"no job of run {name} that waits or runs has a task {task}"
         raise CommandLineError.of(what, at="--task", fix=f"sbatchgen status {name}")
@@ -184,8 +186,6 @@ def _cancel(job: _JobToCancel, *options: str) -> None:
     from sbatchgen.jobs.slurm import client
 
     state, name = job.state, job.state.run.name
-    if not job.job_id:
-        raise SlurmError.of(f"the job of run {name} is not known", fix="squeue --me shows your jobs")
     if job.job_id.partition("_")[0].isdecimal():
         client.answer_text(["scancel", *client.cluster_option(job.cluster), *options, job.job_id], os.environ)
         return

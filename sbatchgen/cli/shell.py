@@ -130,7 +130,8 @@ def shell(
 def _own_program() -> Path:
     """Return the path of sbatchgen with which this command was started."""
     path = Path(sys.argv[0]).absolute()
-    return path.with_name("sbatchgen") if path.name == "__main__.py" else path
+    # `python -m sbatchgen` names a file of the package. pip puts the command beside python.
+    return Path(sys.executable).with_name("sbatchgen") if path.name == "__main__.py" else path
 
 
 def _on_terminal() -> bool:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sbatchgen.base.errors import SlurmError
+from sbatchgen.cli import running_jobs
 from sbatchgen.jobs.runs.record import Record, write_accepted
 from tests.conftest import Command
 from tests.runs.test_diagnosis import run_of
@@ -86,3 +90,13 @@ def test_the_log_of_another_job_has_no_task(folder: Path, programs: Path, comman
         assert (refused.status, refused.out) == (2, "")
         assert refused.err.startswith(f"error: {name} is the log of one job or task")
     assert command("diagnose", "99999", "--task", "x").status == 2
+
+
+def test_a_job_whose_id_is_not_known_is_not_called_a_missing_task() -> None:
+    """The submission of such a job was killed before sbatch answered."""
+    lost, known = (SimpleNamespace(id=id_, ended=False, cluster="") for id_ in ("", "4711"))
+    state: Any = SimpleNamespace(run=SimpleNamespace(name="lr"), jobs=[lost], job="")
+    with pytest.raises(SlurmError, match="the job of run lr is not known"):
+        running_jobs._jobs_to_cancel(state, "", "")
+    state.jobs = [known, lost]
+    assert [job.job_id for job in running_jobs._jobs_to_cancel(state, "", "")] == ["4711"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.cli import shell
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request, read_request
@@ -238,3 +239,12 @@ def test_a_second_hang_up_does_not_end_the_command_before_its_job_is_cancelled()
         [sys.executable, "-c", HANG_UP], cwd=REPOSITORY, capture_output=True, text=True, check=False
     )
     assert (ended.returncode, ended.stdout) == (129, "cancelled\n"), ended.stderr
+
+
+@pytest.mark.parametrize("module", [False, True])
+def test_the_command_that_ssh_starts_exists(monkeypatch: pytest.MonkeyPatch, *, module: bool) -> None:
+    """`python -m sbatchgen` names a file of the package, which is not a command."""
+    command = Path(sys.executable).with_name("sbatchgen")
+    monkeypatch.setattr(sys, "argv", [str(REPOSITORY / "sbatchgen/__main__.py" if module else command)])
+    assert shell._own_program() == command
+    assert os.access(command, os.X_OK)
