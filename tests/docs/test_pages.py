@@ -143,7 +143,7 @@ def check_sbatchgen(words: list[str], command: Command) -> None:
         and {*(job if isinstance(job, tuple) else (job,))} <= {*MODES}
         and context.params["profile"] != "./example.yaml"
     ):
-        of_others = {"--yes", "--lines", "--test-only", "--snapshot", "--plan", "--fit"}
+        of_others = {"--yes", "--lines", "--test-only", "--snapshot", "--plan", "--fit", "--for"}
         after = zip(("", *own), own, strict=False)
         of_render = [word for before, word in after if not {before, word} & {"--needs"}]
         of_render = [word for word in of_render if word not in of_others]

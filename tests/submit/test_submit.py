@@ -358,7 +358,7 @@ def test_what_can_not_be_kept_of_a_job_is_named(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for module in lacking:
-        monkeypatch.setattr(module, "keep", full)
+        monkeypatch.setattr(module, "write_accepted" if module is records else "keep_script", full)
     shown = command("submit", "ddp", "--profile", "torchrun", "--yes")
     assert (shown.status, shown.out) == (0, "4711\n")
     of_job = f"of job 4711 in {folder / 'runs/ddp'}: No space left on device"
