@@ -77,6 +77,13 @@ def oldest_first(paths: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(by_time)]
 
 
+def owners(paths: Iterable[Path]) -> Iterator[int]:
+    """Yield the user id of each file's owner; nothing for a file that was removed meanwhile."""
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            yield path.lstat().st_uid
+
+
 def read_file(path: Path, most: int) -> bytes:
     """Return the contents of a regular file.
 

@@ -373,15 +373,8 @@ def plan(
     if not diff:
         Timer(0.02, judge.rules, (judge.STARTED,)).start()  # loads the rules while the sandbox runs
     dry_runs = [
-        plan_of(
-            planned.script,
-            os.environ,
-            current_folder(),
-            planned.inputs,
-            nodes=planned.nodes,
-            extra_folders=see,
-        )
-        for planned in scripts
+        plan_of(script, os.environ, current_folder(), inputs, nodes=nodes, extra_folders=see)
+        for script, inputs, nodes in scripts
     ]
     if diff:
         put(visible(listing.difference(*dry_runs)), nl=False)
@@ -389,9 +382,8 @@ def plan(
     (script, _, nodes), dry_run = scripts[0], dry_runs[0]
     refused = refusal(script)  # the finding that sbatch refuses the script, or None
     findings = [*([refused] if refused else []), *misfits(script, nodes=nodes), *lint_started(dry_run)]
-    status = (
-        LIMIT_STATUS if dry_run.result.limit else 0
-    )  # after a limit, the script may do more than is shown
+    # After a limit, the script may do more than is shown.
+    status = LIMIT_STATUS if dry_run.result.limit else 0
     if form == "json":
         from sbatchgen.lab.plan.plan_output import plan_output
 

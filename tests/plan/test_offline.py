@@ -85,4 +85,4 @@ def test_a_rehearsal_has_a_network_only_if_it_is_asked_for(
     monkeypatch.setattr("sbatchgen.lab.rehearsal.rehearsal.rehearse", instead)
     (folder / "train.py").touch()
     command("rehearse", "single", "--profile", "./testing.yaml", "--trainer", "train.py", *words)
-    assert given["network"] is network
+    assert given["has_network"] is network

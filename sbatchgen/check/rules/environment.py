@@ -93,10 +93,8 @@ def _lost_environment(script: JobScript) -> Iterator[Hit]:
     exports_all = "export" not in script.options or "ALL" in export.upper().split(",")
     if exports_all or "SLURM_EXPORT_ENV" in script.assigned_names:  # srun obeys this variable
         return
-    may_set_any_variable = script.named(*PREPARING_PROGRAMS, "conda", "spack")
-    sets_variables = may_set_any_variable or any(
-        assignment.is_exported for assignment in script.body.assignments
-    )
+    exports = any(assignment.is_exported for assignment in script.body.assignments)
+    sets_variables = exports or script.named(*PREPARING_PROGRAMS, "conda", "spack")
     if not sets_variables and export.upper() in ("NONE", "NIL"):
         return  # Slurm loads the user's environment, and the script has no variables to lose
     for launch in script.steps:
@@ -195,12 +193,10 @@ def _holds_local_id(name: str, values: dict[str, str], depth: int = 4) -> bool:
     return source == "SLURM_LOCALID" or is_remainder or _holds_local_id(source, values, depth - 1)
 
 
-@RULES.add(
-    "SB407",
-    "warning",
-    "more threads or workers than a task has CPUs",
-    words=("OMP_NUM_THREADS", "workers", "-j"),
-)
+_CPU_USERS = ("OMP_NUM_THREADS", "workers", "-j")  # words of scripts that set numbers of threads or workers
+
+
+@RULES.add("SB407", "warning", "more threads or workers than a task has CPUs", words=_CPU_USERS)
 def _too_few_cpus(script: JobScript) -> Iterator[Hit]:
     for launch in script.trainings:
         cpus = _cpus_of_task(launch, script)
@@ -209,9 +205,8 @@ def _too_few_cpus(script: JobScript) -> Iterator[Hit]:
         if not cpus or (launch.step is None and script.resources.tasks_per_node > 1):
             continue  # the batch shell has the CPUs of all tasks on its node
         cpu_text = f"a task has {counted(cpus, 'CPU')}"
-        assignments = script.body.assignments_of("OMP_NUM_THREADS")
+        processes, assignments = launch.workers or 1, script.body.assignments_of("OMP_NUM_THREADS")
         earlier = [assignment for assignment in assignments if assignment.at < launch.command.end]
-        processes = launch.workers or 1
         threads = _small_number((earlier[-1].value or "") if earlier else "")
         if threads * processes > cpus:
             thread_text = counted(threads, "thread")
@@ -294,8 +289,8 @@ def _unsuitable_shell(script: JobScript) -> Iterator[Hit]:
     has_arguments = first_line.startswith("#!") and len(words) > 2
     if has_arguments and words[0].endswith("/env") and not words[1].startswith("-"):
         what = f"env gets one argument, '{' '.join(words[1:])}', and finds no program of that name"
-        start = f"#!/bin/{words[1]}" if words[1] in ("bash", "sh") else f"#!{words[0]} -S {words[1]}"
-        line = " ".join([start, *words[2:]])
+        start = f"/bin/{words[1]}" if words[1] in ("bash", "sh") else f"{words[0]} -S {words[1]}"
+        line = " ".join([f"#!{start}", *words[2:]])
         yield Hit(script.at(1), what, line, "error", (Edit(1, 1, len(first_line) + 1, line),))
     language = script.body.language
     # A misspelt bash has the letters of bash, such as bahs. Other names, such as bash4 and bosh, may exist.
@@ -310,8 +305,8 @@ def _unsuitable_shell(script: JobScript) -> Iterator[Hit]:
         if feature := _bash_feature(command):
             what = f"{feature} is a feature of bash: it fails where /bin/sh is dash, as in Debian and Ubuntu"
             line = " ".join(["#!/bin/bash", *words[1:]])
-            is_sh = words[0] in ("/bin/sh", "/usr/bin/sh")
-            edits = (Edit(1, 1, len(first_line) + 1, line),) if is_sh else ()
+            edit = Edit(1, 1, len(first_line) + 1, line)
+            edits = (edit,) if words[0] in ("/bin/sh", "/usr/bin/sh") else ()
             yield Hit(script.at_command(command), what, f"{line} as the first line", edits=edits)
             return
 

@@ -427,16 +427,9 @@ def scan(folder: Path, max_depth: int = 6) -> Iterator[RunWithJobs | None]:
             continue
         with contextlib.suppress(OSError):
             folder_owner = inner.lstat().st_uid
-            yield from (None for owner in _owners(record_files) if {folder_owner, owner} != {me})
+            yield from (None for owner in files.owners(record_files) if {folder_owner, owner} != {me})
             if folder_owner == me:
                 yield from _runs_in(inner)
-
-
-def _owners(files_: Iterable[Path]) -> Iterator[int]:
-    """Yield the owner of each file; nothing for a file that was removed meanwhile."""
-    for file in files_:
-        with contextlib.suppress(FileNotFoundError):
-            yield file.lstat().st_uid
 
 
 def _runs_in(folder: Path) -> Iterator[RunWithJobs]:
@@ -448,9 +441,7 @@ def _runs_in(folder: Path) -> Iterator[RunWithJobs]:
         oldest = submissions[0]
         run = Run(name=name, path=str(folder), shared=oldest.shared, created=oldest.submitted)
         jobs = [
-            RunJob(
-                record.key, record.run, record.job, record.cluster, record.submitted, seen=record.submitted
-            )
-            for record in submissions
+            RunJob(each.key, each.run, each.job, each.cluster, each.submitted, seen=each.submitted)
+            for each in submissions
         ]
         yield RunWithJobs(run, jobs)
