@@ -9,12 +9,12 @@ import contextlib
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sbatchgen.base.errors import CommandLineError, SlurmError
+from sbatchgen.base.machine.packages import own_command
 from sbatchgen.cli.jobs import JobCommand, job_folder, request_of
 from sbatchgen.cli.output import BUDGET, YES, note, put
 from sbatchgen.cli.submit import DRY_RUN, show_and_confirm
@@ -106,7 +106,7 @@ def shell(
     session_record = _find_session(job)
     if session_record and use == "config":
         _find_queue_row(session_record)  # raises if the job has ended
-        put(remote.host_block(session_record, _own_program()))
+        put(remote.host_block(session_record, own_command()))
         return
     if session_record:
         is_abandoned = _input_is_closed if use == "relay" else None
@@ -125,13 +125,6 @@ def shell(
     if submission.local:
         sys.exit(_open_without_slurm(submission, command))
     sys.exit(_submit_and_open(submission, keep, command, use))
-
-
-def _own_program() -> Path:
-    """Return the path of sbatchgen with which this command was started."""
-    path = Path(sys.argv[0]).absolute()
-    # `python -m sbatchgen` names a file of the package. pip puts the command beside python.
-    return Path(sys.executable).with_name("sbatchgen") if path.name == "__main__.py" else path
 
 
 def _on_terminal() -> bool:
@@ -236,7 +229,7 @@ def _attach(
     if use == session.RELAY:
         command = ("serve_ssh", str(remote.private_key_folder(os.environ)))
     elif use == session.JUPYTER:
-        command = ("serve_jupyter", *remote.forwarding_commands(record, node, _own_program()))
+        command = ("serve_jupyter", *remote.forwarding_commands(record, node, own_command()))
     has_tty = _on_terminal() and use != session.RELAY
     words = session.srun_command(
         record.job, node, command, has_tty=has_tty, is_first=is_first, mode=use or session.CONNECT

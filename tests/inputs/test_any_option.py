@@ -49,7 +49,7 @@ def test_an_option_goes_into_the_script_or_beside_it(
     assert f"#SBATCH {written}\n" in command(*RENDER, "--sbatch", given).out
     (folder / "job.sh").write_text("#!/bin/bash\n#SBATCH --time=5\nhostname\n")
     said = command("submit", "job.sh", "--sbatch", given, "--dry-run")
-    assert f"sbatch gets {written}, which counts before" in said.err + said.out
+    assert f"sbatch gets {written}, which overrides" in said.err + said.out
 
 
 def test_an_option_that_no_sbatch_has_is_told(command: Command) -> None:

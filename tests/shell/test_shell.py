@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbatchgen.cli import shell
+from sbatchgen.base.machine import packages
 from sbatchgen.jobs.judge.job_check import check
 from sbatchgen.jobs.render.render import render_request
 from sbatchgen.jobs.resolved.request import Request, read_request
@@ -246,5 +246,5 @@ def test_the_command_that_ssh_starts_exists(monkeypatch: pytest.MonkeyPatch, *, 
     """`python -m sbatchgen` names a file of the package, which is not a command."""
     command = Path(sys.executable).with_name("sbatchgen")
     monkeypatch.setattr(sys, "argv", [str(REPOSITORY / "sbatchgen/__main__.py" if module else command)])
-    assert shell._own_program() == command
+    assert packages.own_command() == command
     assert os.access(command, os.X_OK)

@@ -280,12 +280,7 @@ def _not_for_user(job: Job) -> Iterator[Hit]:
 
 
 @RULES.add_fit(
-    "SB232",
-    "error",
-    "an array that is too large for the cluster",
-    pedantic=True,
-    has_defaults=True,
-    source="",
+    "SB232", "error", "an array that is too large for the cluster", pedantic=True, has_defaults=True
 )
 def _too_large_array(job: Job) -> Iterator[Hit]:
     limits = job.profile.limits
