@@ -69,8 +69,8 @@ class Stage:
         of_node = {  # numbers of processes are those of a node
             "stand_in.sh": ("/starts/%09d", "/starts/'\"${SLURM_JOB_ID-}-${SLURMD_NODENAME-}\"'.%09d"),
             "step.py": (
-                "/starts/{at",
-                "/starts/{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURMD_NODENAME')}.{at",
+                "/starts/{count:09}",
+                "/starts/{os.environ.get('SLURM_JOB_ID')}-{os.environ.get('SLURMD_NODENAME')}.{count:09}",
             ),
             "prelude.sh": ("if [[ ! -v __plan_line ]]", "if false"),  # no trace: it is the plan's alone
         }
