@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sbatchgen.base.errors import CommandLineError, SlurmError
-from sbatchgen.base.machine.packages import own_command
 from sbatchgen.cli.jobs import JobCommand, job_folder, request_of
 from sbatchgen.cli.output import BUDGET, YES, note, put
 from sbatchgen.cli.submit import DRY_RUN, show_and_confirm
@@ -91,6 +90,7 @@ def shell(
     --time a shell has an hour. With --keep a lost connection does not end the job: sbatchgen shell RUN
     opens another shell there.
     """
+    from sbatchgen.base.machine import packages
     from sbatchgen.jobs.review.screen import in_short
     from sbatchgen.lab.shell import remote
 
@@ -106,7 +106,7 @@ def shell(
     session_record = _find_session(job)
     if session_record and use == "config":
         _find_queue_row(session_record)  # raises if the job has ended
-        put(remote.host_block(session_record, own_command()))
+        put(remote.host_block(session_record, packages.own_command()))
         return
     if session_record:
         is_abandoned = _input_is_closed if use == "relay" else None
@@ -221,6 +221,7 @@ def _attach(
 
     `is_first`: this terminal has submitted the session, which waits for it.
     """
+    from sbatchgen.base.machine import packages
     from sbatchgen.check.sbatch.hostlist import hosts
     from sbatchgen.jobs.slurm.client import run_here, submit_environment
     from sbatchgen.lab.shell import remote, session
@@ -229,7 +230,7 @@ def _attach(
     if use == session.RELAY:
         command = ("serve_ssh", str(remote.private_key_folder(os.environ)))
     elif use == session.JUPYTER:
-        command = ("serve_jupyter", *remote.forwarding_commands(record, node, own_command()))
+        command = ("serve_jupyter", *remote.forwarding_commands(record, node, packages.own_command()))
     has_tty = _on_terminal() and use != session.RELAY
     words = session.srun_command(
         record.job, node, command, has_tty=has_tty, is_first=is_first, mode=use or session.CONNECT
