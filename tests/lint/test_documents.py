@@ -168,3 +168,11 @@ def test_a_script_that_a_page_writes_is_read_as_one(command: Command, mark: str)
 def test_a_script_that_the_shell_of_the_page_expands_is_not_read(command: Command) -> None:
     page("jobs.md", f"```console\n$ cat > job.sh <<EOF\n{SCRIPT}EOF\n$ sbatch job.sh\n```\n")
     assert found(command, "jobs.md") == [("jobs.md", 4, 1, "SB144")]
+
+
+@pytest.mark.parametrize("shebang", ["#!/usr/bin/env python3", "#!/bin/bash"])
+def test_a_script_that_writes_a_program_is_read(command: Command, shebang: str) -> None:
+    """Not only the program: the lines around it have directives."""
+    program = f"cat > run.py <<'EOF'\n{shebang}\nprint(1)\nEOF\nsrun python run.py\n"
+    page("jobs.md", f"```bash\n{SCRIPT}{program}```\n")
+    assert found(command, "jobs.md") == [("jobs.md", 4, 16, "SB127")]

@@ -40,7 +40,7 @@ _SBATCH_CALL = re.compile(
 _SHELL = re.compile(rb"#!.*\b(?:ba|da|k)?sh\b")  # a first line such as #!/bin/bash
 _FIRST_LINE = re.compile(rb"#!|[#!] ?/(?:usr/)?bin/")  # such as #!/bin/bash, and misspelt such as # /bin/bash
 _INDENTED = re.compile(rb"[ \t]+#!(?s:.*)\n[ \t]+#SBATCH")  # a script with blanks before #! and #SBATCH
-# The script that a command writes from the lines between <<'EOF' and EOF.
+# A script in a here-document: the lines between <<'EOF' and EOF, if the first begins with #!.
 _HEREDOC = re.compile(r"""(?ms)<<[ \t]*(['"])(?P<end>\w+)\1[^\n]*\n(?P<script>#!.*?^)(?P=end)$""")
 _LINE_NUMBERS = re.compile(r"\blines? \d+(?:(?:, | and )\d+)*\b")  # in a message: line 3, lines 4, 5 and 6
 
@@ -187,13 +187,16 @@ def read_source(name: str) -> Source:
 
 
 def _scripts_in_block(block: CodeBlock) -> Iterator[CodeBlock]:
-    """Yield the scripts that a block writes with cat > job.sh <<'EOF'; the block itself if it writes none."""
+    """Yield the scripts that a block writes with cat > job.sh <<'EOF', and the block if it is a script.
+
+    A block that writes scripts is a script itself if it has directives outside of them.
+    """
     matches = [*_HEREDOC.finditer(block.text)]
+    if not matches or _DIRECTIVE.search(_HEREDOC.sub("", block.text).encode("utf-8", "surrogateescape")):
+        yield block
     for match in matches:
         lines_before = block.text.count("\n", 0, match.start("script"))
         yield CodeBlock(match["script"], block.line + lines_before, block.indents[lines_before:])
-    if not matches:
-        yield block
 
 
 def scripts_in_document(document: Source) -> list[Source]:
