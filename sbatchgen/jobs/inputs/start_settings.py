@@ -34,7 +34,7 @@ class Network:
     gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
     nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
     port_base: Port | None = described(
-        "First port for jobs. [default: 7000 ports below those that the kernel gives to anybody]"
+        "First port for jobs. [default: 7000 ports below the ports that the kernel gives to any program]"
     )
     port_count: Count = described("How many ports jobs share, from port_base on.", make=lambda: Count(10000))
 
@@ -114,7 +114,7 @@ class PlaceSettings:
     starter: StarterName | None = described(
         "The program that starts the tasks of launcher srun. Only srun uses `step`. [default: srun]"
     )
-    python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
+    python: ShellPath | None = described("Command that starts Python: a name or a path. [default: python3]")
     user_packages: bool | None = described(
         "Whether Python finds what pip install --user has installed. [default: false, without PYTHONUSERBASE]"
     )
@@ -166,7 +166,9 @@ class JobSettings(StartSettings, PlaceSettings, StartFacts):
         "How processes start, unless the job says otherwise. [default: torchrun]"
     )
     gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
-    launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
+    launchers: Mapping[Launcher, LauncherSettings] = described(
+        "Settings of jobs with one launcher.", make=dict
+    )
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
