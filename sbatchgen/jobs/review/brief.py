@@ -16,7 +16,7 @@ def brief(reviews: Sequence[Review], *, width: int, height: int) -> str:
     """Return reviews in `width` columns and fewer lines than `height`, so that the question has room."""
     rows = [(f"job {number}", screen.in_short(review)) for number, review in enumerate(reviews, 1)]
     if len(reviews) == 1:
-        rows = [row for row in screen.rows(reviews[0]) if row[0] not in _DETAIL_ROWS]
+        rows = [row for row in screen.table_rows(reviews[0]) if row[0] not in _DETAIL_ROWS]
     above = [line for name, text in rows for line in cut(f"{name:<10}  {text}", width, indent=12)]
     findings = [finding for review in reviews for finding in review.findings]
     asks = not any(finding.severity == "error" for finding in findings)
@@ -58,7 +58,7 @@ def _finding_lines(finding: Finding, width: int) -> Iterator[str]:
 
 def _hint_at_more(reviews: Sequence[Review]) -> str:
     """Return a line that says what the whole review shows."""
-    lines = sum(len(lines_of(screen.script(review))) for review in reviews)
+    lines = sum(len(lines_of(screen.shown_script(review))) for review in reviews)
     untyped = sum(len(review.surprises) for review in reviews)
     parts = [f"{counted(lines, 'line')} of script"] if lines else []
     parts += [f"{counted(untyped, 'value')} not typed by you"] if untyped else []
