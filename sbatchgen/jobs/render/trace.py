@@ -34,7 +34,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # "a\nb" -> "a\n", "b"
 
 @frozen()
 class TemplateLine:
-    """The origin of a line of the script."""
+    """The place in a template from which a line of the script comes."""
 
     file: Path  # the template
     line: int  # the line in the template, counted from 1
@@ -62,7 +62,7 @@ def trace(
     render_unmarked = partial(render, resolved, code=code, rerun=rerun, folders=folders, cache=cache)
     try:
         marked = filled_template(environment, resolved, code=code)
-    except DocumentError:  # only the marks made a template fail, or `render_unmarked` raises the same error
+    except DocumentError:  # if the marks were not the cause, `render_unmarked` raises the same error
         return TracedScript(render_unmarked(), None)
     script = finished_script(_MARK.sub("", marked), rerun)
     if keeps_text(environment) and (unmarked := render_unmarked()) != script:
