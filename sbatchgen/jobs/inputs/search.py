@@ -234,7 +234,7 @@ class Places:
         raise DocumentError.of(what, fix=self._fix_for_unknown_profile(name))
 
     def _fix_for_unknown_profile(self, name: str) -> str:
-        """Return the fix for an unknown name: a similar name, or the command that makes a profile."""
+        """Return what to type for an unknown name: a similar name, or the command that makes a profile."""
         if near := nearest(name, [known for known, _ in self.profiles()], 0.66):
             return f"did you mean '{near}'?"
         file = Path(self.new_profile)
