@@ -145,7 +145,7 @@ FAULTS = [
         "partitions.gpu.nodes_min: 4 is more than nodes_max 2",
         "",
     ),
-    ("network: {gloo_socket_ifname: ^lo}", "gloo needs names of interfaces, but '^lo' is not one", "ib0"),
+    ("network: {gloo_socket_ifname: ^lo}", "gloo needs names of network interfaces, but '^lo' is not such a name", "ib0"),
     ("options: {mem: 5G, mem_per_cpu: 3G}", "--mem and --mem-per-cpu exclude each other", ""),
     (
         "partitions: {gpu: {cpus_per_node: 4}}\nmodes: {ddp: {cpus_per_task: 99}}",
@@ -221,7 +221,7 @@ def test_a_check_sees_the_kind_of_gpus_that_jobs_get(
 def test_a_check_warns_of_memory_that_is_built_in(command: Command, facts: str, *, warned: bool) -> None:
     Path("mine.yaml").write_text(f"{WRONG}partitions: {{gpu: {{{facts}}}}}\n")
     done = command("profile", "check", "./mine.yaml")
-    assert ("looks like what is built in" in done.err) is warned
+    assert ("looks like the installed memory" in done.err) is warned
     assert done.status == 0
 
 

@@ -21,7 +21,7 @@ from sbatchgen.jobs.resolved.origins import Setting
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.review.node_share import array_size
 from sbatchgen.jobs.review.review import Review, review_of_job, review_of_script
-from sbatchgen.jobs.review.screen import as_text, rows
+from sbatchgen.jobs.review.screen import as_text, table_rows
 from sbatchgen.jobs.runs import record, submitted_scripts
 from tests.cluster.slurm import Cluster
 from tests.conftest import REPOSITORY, Command
@@ -57,7 +57,7 @@ def review(of: ResolvedJob) -> Review:
 
 
 def row(of: ResolvedJob, name: str) -> str:
-    return dict(rows(review(of)))[name]
+    return dict(table_rows(review(of)))[name]
 
 
 def test_the_share_of_a_node_is_told(here: Path) -> None:

@@ -356,8 +356,8 @@ def test_the_python_of_the_system_without_torch_is_an_info(
     def found(*more: str) -> list[str]:
         return [line for line in says(json.loads(command(*words, *more).out)) if "torch" in line]
 
-    expected = f"info: the job starts {system}/bin/python3, and here that has no torch: "
-    assert found() == [f"{expected}if a node has none either, the job ends there"]
+    expected = f"info: the job starts {system}/bin/python3, which has no torch on this machine: "
+    assert found() == [f"{expected}if the nodes have none either, the job ends there"]
     for more in ("modules=cuda", "setup=source env", "env.PYTHONPATH=/packages"):
         assert found("--set", more) == []
     (system / "lib/python3.12/site-packages/torch").mkdir()

@@ -1,7 +1,7 @@
-"""Shell completion of names in profiles, folders and lists. A broken file gives no names.
+"""Shell completion of names in profiles, folders and lists. It offers no names of a broken file.
 
 bash puts a completed name on the command line without quotes, and other users choose the names in shared
-folders. So only plain words are offered.
+folders. So only words without characters that a shell interprets are offered.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 
 
 def names_in_profile(kind: str, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001
-    """Complete names of a kind, such as "accounts", in the profile; with --partition, in that partition."""
+    """Complete the profile's names of a kind, such as "accounts"; with --partition, in that partition."""
     partitions = str(ctx.params.get("partition") or "").split(",")
     with contextlib.suppress(SbatchgenError):
         return matching_names(known_names(_profile(ctx), kind, partitions), incomplete)
@@ -99,7 +99,7 @@ def jobs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[An
 
 
 def files(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
-    """Complete names of files."""
+    """Let the user's shell complete names of files."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

@@ -1,7 +1,7 @@
-"""The strict reader of YAML files: text -> dataclass, with the file and line of every value.
+"""The strict reader of YAML files: it makes a dataclass of a text, and notes the place of every key.
 
-The type of a field decides the meaning of a scalar, not YAML 1.1: `24:00:00`, `no` and `010` stay text if the
-field is a text. All problems of a file are reported at once.
+The type of a field decides what a scalar means. YAML 1.1 does not: `24:00:00`, `no` and `010` stay text if
+the field is a text. One error reports all problems of a file.
 """
 
 import errno
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, is_dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar, get_args, get_origin
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args, get_origin
 
 from yaml import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -36,7 +36,7 @@ class Document(Generic[T]):
 
 
 def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
-    """Return the file as a `kind`, a dataclass. `text` replaces the file's text, for example in an editor.
+    """Return the file as the dataclass `kind`. `text` replaces the file's text, for example in an editor.
 
     Raises DocumentError: the file can't be read, is not YAML, or does not fit the dataclass.
     """
@@ -52,7 +52,7 @@ def _text(path: Path) -> str:
         fix = "name a profile or a job" if error.errno == errno.EFBIG else ""
         raise DocumentError.of(what, fix=fix) from error
     try:
-        return data.decode()  # `compose` removes the byte order mark
+        return data.decode()  # with a byte order mark, if there is one, which `compose` removes
     except UnicodeDecodeError as error:
         is_utf16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         what = "the file is UTF-16" if is_utf16 else f"byte {data[error.start]:#04x} is not UTF-8"
@@ -62,7 +62,7 @@ def _text(path: Path) -> str:
 
 
 def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
-    """Return the text as a `kind`; errors call the file `name`. Raises like `read_document`."""
+    """Return the text as the dataclass `kind`. Errors call the file `name`. Raises like `read_document`."""
     problems = Problems(name)
     decoder = _Decoder(problems)
     value = decoder.decode(compose(text, problems), kind, "")
@@ -73,18 +73,27 @@ def decode(text: str, kind: type[T], *, name: str) -> Document[T]:
     return Document(value, decoder.places)
 
 
+class _Entry(NamedTuple):
+    """A key of a mapping, with its value."""
+
+    path: str  # the keys that lead to the value: "options.nodes"
+    key: str
+    key_node: Node
+    value_node: Node
+
+
 class _Decoder:
     """Decodes the nodes of a document by the types of a dataclass's fields.
 
-    Each method for a kind of node returns the decoded value, or None after it has added a problem. `path` is
-    the key of the node, such as "options.nodes".
+    For a node of a wrong kind, a method `decode_...` adds a problem and returns None or an empty value.
+    `path` has the keys that lead to the node, such as "options.nodes".
     """
 
     def __init__(self, problems: Problems) -> None:
         self.problems = problems
         self.places: dict[str, str] = {}
 
-    def fail(self, node: Node, what: str, fix: str | Callable[[], str] = "") -> None:
+    def add_problem(self, node: Node, what: str, fix: str | Callable[[], str] = "") -> None:
         """Add a problem at a node."""
         self.problems.add(line_of(node), what, fix)
 
@@ -93,59 +102,63 @@ class _Decoder:
         kind = without_none(kind)
         origin, arguments = get_origin(kind), get_args(kind)
         if is_dataclass(kind):
-            return self.record(node, kind, path)
+            return self.decode_record(node, kind, path)
         if origin is tuple:
-            return self.sequence(node, arguments[0], path)
+            return self.decode_list(node, arguments[0], path)
         if origin is Mapping:
-            return self.mapping(node, arguments[0], arguments[1], path)
-        return self.scalar(node, kind, path)
+            return self.decode_mapping(node, arguments[0], arguments[1], path)
+        return self.decode_scalar(node, kind, path)
 
-    def entries(self, node: Node, path: str, expected: str) -> Iterator[tuple[str, str, Node, Node]]:
-        """Yield path, key, key node and value node of each key of a mapping, and note the key's place.
+    def entries(self, node: Node, path: str, expected: str) -> Iterator[_Entry]:
+        """Yield the entries of a mapping, and note the place of each key.
 
-        `expected` describes the mapping, for the error message about a node of another kind.
+        `expected` describes the mapping in the problem of a node that is not a mapping.
         """
         if not isinstance(node, MappingNode):
             below = f", indented below {_last_key(path)}:" if path else ""
-            self.fail(node, f"{path or 'the file'} must be {expected}", f"write lines KEY: VALUE{below}")
+            self.add_problem(
+                node, f"{path or 'the file'} must be {expected}", f"write lines KEY: VALUE{below}"
+            )
             return
         lines: dict[str, int] = {}  # key -> its line
         for key, value in node.value:
             text = key.value
             if not isinstance(key, ScalarNode):
-                self.fail(key, f"a key of {path or 'the file'} must be a plain word")
+                self.add_problem(key, f"a key of {path or 'the file'} must be a plain word")
             elif text == "<<" and not key.style:
-                self.fail(key, "the merge key << is not supported", "write out the keys that it replaces")
+                self.add_problem(
+                    key, "the merge key << is not supported", "write out the keys that it replaces"
+                )
             elif len(text) > MAX_KEY:
-                self.fail(key, f"a key is longer than {MAX_KEY} characters: '{text[:20]}...'")
+                self.add_problem(key, f"a key is longer than {MAX_KEY} characters: '{text[:20]}...'")
             elif text in lines:
                 what = f"duplicate key '{text}' (first on line {lines[text]})"
-                self.fail(key, what, "keep one of them")
+                self.add_problem(key, what, "keep one of them")
             else:
                 lines[text] = line_of(key)
                 key_path = f"{path}.{text}" if path else text
                 self.places[key_path] = f"{self.problems.name}:{lines[text]}"
-                yield key_path, text, key, value
+                yield _Entry(key_path, text, key, value)
 
-    def record(self, node: Node, kind: Any, path: str) -> Any:
+    def decode_record(self, node: Node, kind: Any, path: str) -> Any:
         """Return a mapping as the dataclass `kind`."""
         known = keys_of(kind)
         values: dict[str, Any] = {}
         problems_before = self.problems.count
         where = f" in {path}" if path else ""
-        for key_path, key, key_node, value in self.entries(node, path, "a mapping of keys to values"):
-            field = key_of(kind, key)
+        for entry in self.entries(node, path, "a mapping of keys to values"):
+            field = key_of(kind, entry.key)
             if field and field.name in values:  # `KEY` and `KEY+` are one field
-                name = key.rstrip("+")
-                self.fail(key_node, f"both {name} and {name}+{where}", "keep one of them")
+                name = entry.key.rstrip("+")
+                self.add_problem(entry.key_node, f"both {name} and {name}+{where}", "keep one of them")
             elif field:
-                values[field.name] = self.decode(value, field.type, key_path)
+                values[field.name] = self.decode(entry.value_node, field.type, entry.path)
             else:
-                fix = partial(_fix_for_unknown_key, key, value, kind)
-                self.fail(key_node, f"unknown key '{key}'{where}", fix)
+                fix = partial(_fix_for_unknown_key, entry.key, entry.value_node, kind)
+                self.add_problem(entry.key_node, f"unknown key '{entry.key}'{where}", fix)
         missing = [name for name, field in known.items() if is_required(field) and field.name not in values]
         for name in missing:
-            self.fail(node, f"missing key '{name}'{where}", f"add {name}:")
+            self.add_problem(node, f"missing key '{name}'{where}", f"add {name}:")
         if missing:
             return None
         record = kind(**values)
@@ -155,53 +168,53 @@ class _Decoder:
         return record
 
     def add_faults(self, node: MappingNode, record: Any, path: str) -> None:
-        """Add the problems that the record finds when it compares its values."""
+        """Add the problems of values that contradict each other, which the record's method `faults` finds."""
         keys = {key.value: key for key, _ in node.value}
         for key, what, fix in record.faults():
-            self.fail(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
+            self.add_problem(keys.get(key, node), f"{path}.{key}: {what}" if path else f"{key}: {what}", fix)
 
-    def sequence(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
-        """Return a list whose items are of a kind."""
+    def decode_list(self, node: Node, kind: Any, path: str) -> tuple[Any, ...]:
+        """Return a list, each of its items as a `kind`."""
         if not isinstance(node, SequenceNode):
-            self.fail(node, f"{path} must be a list", f"write {_last_key(path)}: [...]")
+            self.add_problem(node, f"{path} must be a list", f"write {_last_key(path)}: [...]")
             return ()
         return tuple(self.decode(item, kind, f"{path}[{index}]") for index, item in enumerate(node.value))
 
-    def mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
-        """Return a mapping of names of one kind to values of another kind."""
+    def decode_mapping(self, node: Node, key_kind: Any, kind: Any, path: str) -> dict[Any, Any]:
+        """Return a mapping, each of its names as a `key_kind` and each of its values as a `kind`."""
         values = {}
-        for key_path, _, key, value in self.entries(node, path, "a mapping of names to values"):
-            name = self.scalar(key, key_kind, key_path)
-            is_none = type(None) in get_args(kind) and is_null(value)
-            values[name] = None if is_none else self.decode(value, kind, key_path)
+        for entry in self.entries(node, path, "a mapping of names to values"):
+            name = self.decode_scalar(entry.key_node, key_kind, entry.path)
+            is_none = type(None) in get_args(kind) and is_null(entry.value_node)
+            values[name] = None if is_none else self.decode(entry.value_node, kind, entry.path)
         return values
 
-    def scalar(self, node: Node, kind: Any, path: str) -> Any:
-        """Return a single value of a kind."""
+    def decode_scalar(self, node: Node, kind: Any, path: str) -> Any:
+        """Return a single value as a `kind`."""
         if not isinstance(node, ScalarNode):
             # A list for an option of sbatch, such as [a100, h100], is probably meant as a100,h100.
             items = [item.value for item in node.value] if isinstance(node, SequenceNode) else []
             can_join = path.startswith("options.") and all(isinstance(item, str) for item in items)
             value = ",".join(items) if items and can_join else "VALUE"
-            self.fail(node, f"{path} must be a single value", f"write {_last_key(path)}: {value}")
+            self.add_problem(node, f"{path} must be a single value", f"write {_last_key(path)}: {value}")
         elif is_nothing(node):
-            self.fail(node, f"{path} has no value", "give it one, or remove the key")
+            self.add_problem(node, f"{path} has no value", "give it one, or remove the key")
         else:
             try:
                 return parse_scalar(node.value, kind)
             except ValueError as error:
                 fix = getattr(error, "fix", "")
                 fix = f"write {_last_key(path)}: N" if str(error).endswith("whole number") else fix
-                meant = OTHER_VALUES.get(node.value, "")
+                meant = _MEANT_VALUES.get(node.value, "")
                 if get_origin(kind) is Literal:
                     meant = meant if meant in get_args(kind) else nearest(node.value, get_args(kind))
                     fix = f"did you mean '{meant}'?" if meant else ""
-                self.fail(node, f"{path}: {error}", fix)
+                self.add_problem(node, f"{path}: {error}", fix)
         return None
 
 
-# Words that people write, each with the value of a key that they mean.
-OTHER_VALUES = {
+# Values that people write, each with the value that they probably mean: `runtime: docker` means apptainer.
+_MEANT_VALUES = {
     "singularity": "apptainer",
     "docker": "apptainer",
     "pyxis": "enroot",
@@ -211,15 +224,15 @@ OTHER_VALUES = {
 
 
 def is_required(field: Field[Any]) -> bool:
-    """Return whether a key has no default."""
+    """Return whether a key must be set, because it has no default."""
     return field.default is MISSING and field.default_factory is MISSING
 
 
 def _fix_for_unknown_key(key: str, value: Node, kind: Any) -> str:
-    """Return a fix for an unknown key: the record that has it, the key that is meant, or the nearest key.
+    """Return a fix for an unknown key of a record: the place where the key belongs, or the key that is meant.
 
-    A record may have fixes for words that people often write (OTHER_WORDS), and for keys of other records
-    (NOT_HERE).
+    The class of a record may list fixes for words that people often write (OTHER_WORDS), and reasons why a
+    key does not belong here (NOT_HERE).
     """
     name, known = key.replace("-", "_").lower(), keys_of(kind)
     text = value.value if isinstance(value, ScalarNode) else "..."
@@ -238,7 +251,7 @@ def _fix_for_unknown_key(key: str, value: Node, kind: Any) -> str:
 
 
 def _last_key(path: str) -> str:
-    """Return the last key of a path: "nodes" of "options.nodes"."""
+    """Return the last key of a path: "options.nodes" -> "nodes"."""
     return path.rsplit(".", maxsplit=1)[-1]
 
 
@@ -262,7 +275,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
 
 
 def parse_value(text: str, kind: Any) -> Any:
-    """Return the text as a `kind`. The text of a list is [A, B], or its only item.
+    """Return the text as a `kind`. A list is written as [A, B]; a list of one item also as the item alone.
 
     Raises ValueError with one sentence about the expected value.
     """

@@ -1,4 +1,4 @@
-"""The flags of a job: each sets one key of its records, and a command line's flags become a layer."""
+"""The flags of the commands that take a JOB. Each sets a key of a job, and all flags together are a layer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _OPTION_TYPES = {key.name: without_none(key.type) for key in fields(SbatchOption
 
 
 class JobOption(click.Option):
-    """A flag of a job, which sets a key such as "options.nodes". The key of --set is "".
+    """A flag that sets a key of a job, such as "options.nodes"; "" for --set, which sets any key.
 
-    `group` is its heading in the help. The short help shows only flags that are `common`.
+    `group` is the flag's heading in the help. The short help shows only flags that are `common`.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JobOption(click.Option):
 
 @functools.cache
 def parameters() -> tuple[JobOption, ...]:
-    """Return the options of every command that takes a JOB."""
+    """Return the flags of every command that takes a JOB."""
     job_flags = (_option(field, field.name) for field in fields(JobSpec) if "group" in field.metadata)
     any_key = JobOption(
         ["--set", "settings"],
@@ -82,14 +82,14 @@ def _option(field: Field[Any], key: str) -> JobOption:
     )
 
 
-def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Callable[..., Any] | None:
-    """Return the completion of a flag: names in the profile, words of its metavar, or names of files.
+def _completion(values: str | None, metavars: list[str], *, is_path: bool) -> Callable[..., Any] | None:
+    """Return the function that completes a flag's value; None if nothing can be completed.
 
-    `values` is the kind of names, such as "accounts". `shown` are the parts of the metavar, such as "auto"
-    and "FILE"; only parts in lower case are words to type. Return None if nothing can be completed.
+    It completes names in the profile of the kind `values`, such as "accounts". Otherwise it completes the
+    words among `metavars`, which are those in lower case such as "auto", or names of files.
     """
-    words = [word for word in shown if word.islower()]
-    complete_file = completion.files if is_path or {"FILE", "PATH"} & {*shown} else None
+    words = [word for word in metavars if word.islower()]
+    complete_file = completion.files if is_path or {"FILE", "PATH"} & {*metavars} else None
 
     def complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
         matching = completion.matching_names(words, incomplete)
@@ -101,10 +101,10 @@ def _completion(values: str | None, shown: list[str], *, is_path: bool) -> Calla
 
 
 def layer_of(args: tuple[str, ...], job_options: Mapping[str, Any]) -> Layer:
-    """Return the layer of the flags on the command line, each value parsed by the type of its key.
+    """Return the layer of the flags on a command line, each value parsed by the type of its key.
 
-    `args` are the trainer's arguments after `--`. `job_options` has the values of `parameters` by name, None
-    for a flag that is not there. Raises CommandLineError with all problems.
+    `args` are the trainer's arguments after `--`. `job_options` has the value of each flag of `parameters` by
+    name; None for a flag that was not typed. Raises CommandLineError with all problems.
     """
     from sbatchgen.jobs.inputs.layers import Layer, Level
 
@@ -150,7 +150,7 @@ def _settings_of_flags(
 
 
 def _key_of_sbatch(name: str, *, has_value: bool) -> str:
-    """Return the key of an option of sbatch: in `options` if sbatchgen knows it, else in `extra_options`."""
+    """Return the key of an option of --sbatch: in `options` if it is known, else in `extra_options`."""
     option = name.replace("-", "_")
     # a bool takes no value, and any other option needs one
     is_known = option in _OPTION_TYPES and has_value != (_OPTION_TYPES[option] is bool)
@@ -197,7 +197,7 @@ def key_type(key: str) -> Any:
 
 
 def _message_for_unknown_key(key: str, names: list[str]) -> str:
-    """Return the message for an unknown key, whose parts are `names`."""
+    """Return the message for an unknown key of --set. `names` are the parts of the key between its dots."""
     if names[0] == "options" and len(names) == 2:
         return f"unknown option '{names[1]}': {did_you_mean(names[1], _OPTION_TYPES)}"
     if (option := key.replace("-", "_")) in _OPTION_TYPES:

@@ -1,4 +1,4 @@
-"""The keys of a job YAML and of sbatchgen.yaml: `JobSpec`, with a `ProgramSpec` for each of its programs."""
+"""The keys of a job YAML and of sbatchgen.yaml: `JobSpec`, and `ProgramSpec` for each program of a job."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -28,7 +28,7 @@ class LintSpec:
 
 @record
 class _CommonKeys:
-    """Keys of a job in addition to `PlaceSettings`, the same for each runtime; None is "not set here"."""
+    """Keys of a job that are not in `PlaceSettings` and not of a runtime; None means "not set here"."""
 
     profile: Text | None = described(
         "Profile of the cluster.", group="Job", metavar="NAME|FILE", common=True, values="profiles"
@@ -67,7 +67,7 @@ class _CommonKeys:
         metavar="report|stop|requeue",
     )
     metrics: LinePattern | None = training_key(
-        "What your own trainer prints of its loss: a regular expression with groups, as (?P<loss>[0-9.]+).",
+        "Regular expression for the losses that your own trainer prints, with groups as (?P<loss>[0-9.]+).",
         metavar="REGEX",
     )
     snapshot_dir: ShellPath | None = training_key(
@@ -75,7 +75,7 @@ class _CommonKeys:
     )
     template: Text | None = described("Template of the script.", group="Job", metavar="NAME")
     env: Mapping[EnvName, EnvValue | None] = training_key(
-        "Variable of the job; without =VALUE, that of the shell that submits. null in a file removes it.",
+        "Variable of the job; without =VALUE, its value in the submitting shell. null in a file removes it.",
         make=dict,
         metavar="NAME[=VALUE]",
         common=True,
@@ -84,7 +84,7 @@ class _CommonKeys:
         "Option of srun for the training; without =VALUE, a flag.", make=dict, metavar="NAME[=VALUE]"
     )
     launcher_args: tuple[Argument, ...] | None = list_key(
-        "Arguments of torchrun, as --tee=3, after the profile's; [] takes those away. {env:NAME} as in args."
+        "Arguments of torchrun, as --tee=3, after the profile's; [] removes those. {env:NAME} as in args."
     )
     requeue_on_timeout: bool | None = training_key(
         "Requeue the job at its time limit, for a trainer that loads its newest checkpoint by itself. "
@@ -102,17 +102,23 @@ class _CommonKeys:
 
 @record
 class Ready:
-    """The sign that a program is ready: a URL, a port, a file or a line. Without one, its start suffices."""
+    """The sign that a program is ready: a URL, a port, a file or a line of its log.
 
-    url: Argument | None = described("An address that answers, as http://{host}:{port}/health.")
-    port: Argument | None = described("A port that is open on its nodes, as {port}.")
-    file: Argument | None = described("A file that it writes after its start.")
-    log: Text | None = described("A line that it prints: an extended regular expression, as of grep -E.")
+    Without a sign, a program counts as ready once it has started.
+    """
+
+    url: Argument | None = described("A URL that answers, such as http://{host}:{port}/health.")
+    port: Argument | None = described("A port that is open on the program's nodes, such as {port}.")
+    file: Argument | None = described("A file that the program writes after its start.")
+    log: Text | None = described(
+        "A line that the program prints, as an extended regular expression (grep -E)."
+    )
     within: Period = described(
-        "How long that may take from its start on, before the job fails.", make=lambda: Period(600)
+        "Longest time from the program's start until it is ready. The job fails after that.",
+        make=lambda: Period(600),
     )
     hosts: Literal["all", "first"] = described(
-        "Which of its nodes are asked: all, or the first, where only that one answers.", "all"
+        "Which of the program's nodes must show the sign: all, or first if only the first can show it.", "all"
     )
 
     @property
@@ -123,9 +129,9 @@ class Ready:
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
         if len(self.signs) != 1:
-            yield "within", "a program is ready by one of url, port, file and log", "keep one of them"
+            yield "within", "a program needs exactly one of url, port, file and log", "keep one of them"
         if self.file and self.hosts == "first":
-            yield "hosts", "a file is the same one for all nodes", "remove hosts"
+            yield "hosts", "all nodes see the same file", "remove hosts"
         is_number = self.port and self.port.isdecimal() and 0 < int(self.port) < 65536
         if self.port and not is_number and not {"{", "$"} & {*self.port}:
             yield "port", f"{self.port!r} is not a port", "write '{port}', or a number from 1 to 65535"
@@ -136,11 +142,11 @@ _NOT_FOR_MAIN = {
     "once": "the main program ends the job",
     "optional": "the main program ends the job",
     "replicas": "the job ends with one program",
-    "beside": "the nodes of the main program are its own",
+    "beside": "the main program has nodes of its own",
 }
 _ONE_PARTITION = (
-    "the programs share the job's partition and options, as there are no heterogeneous jobs here: give it "
-    "cpus without nodes, beside the others, or submit it as a job of its own"
+    "all programs share the job's partition and options, because sbatchgen makes no heterogeneous jobs: give "
+    "the program cpus and no nodes, or submit it as a job of its own"
 )
 
 
@@ -159,28 +165,37 @@ class _ProgramKeys:
         ("options", "extra_options", "partition", "constraint", "qos", "account", "mem", "het"),
         _ONE_PARTITION,
     )
-    command: tuple[Argument, ...] | None = described("The program and its arguments, if not a trainer.")
+    command: tuple[Argument, ...] | None = described("The program and its arguments, unless it is a trainer.")
     preset: Literal["ray"] | None = described(
-        "Ray on each of its nodes; the command runs on the first, once all nodes have joined."
+        "ray starts Ray on each of its nodes. The command runs on the first node, once all nodes have joined."
     )
     nodes: Count | None = described(
-        "Nodes of its own; without, it shares the first node of the main program."
+        "Number of nodes of its own. By default it shares the first node of the main program."
     )
     beside: ProgramName | None = described(
-        "A program on each of whose nodes it runs too, with the same GPUs, as an exporter does."
+        "Run on each node of this other program, with the same GPUs, as an exporter of metrics does."
     )
     replicas: Count | None = described(
-        "How often it runs side by side, each with a port, GPUs and CPUs of its own, spread over its nodes."
+        "Number of copies that run at once, spread over its nodes. Each has its own port, GPUs and CPUs."
     )
-    gpus: int | None = described("GPUs that it uses on each of its nodes. [default: all of nodes of its own]")
+    gpus: int | None = described(
+        "GPUs that it uses on each of its nodes. [default: all GPUs of its own nodes]"
+    )
     cpus: Count | None = described("CPUs that it uses on each of its nodes.")
-    ready: Ready = described("What shows that it is ready.", make=Ready)
+    ready: Ready = described("The sign that the program is ready.", make=Ready)
     needs: tuple[ProgramName, ...] = described("Programs that must be ready before it starts.", ())
-    main: bool = described("Whether the job ends when it does, with its exit status.", False)
-    once: bool = described("Whether it may end with 0 before the others.", False)
-    optional: bool = described("Whether its end is only reported, with any status: the job continues.", False)
-    restarts: int = described("How often it is started again after it has ended.", 0)
-    grace: Period = described("Time to finish after TERM, before KILL.", make=lambda: Period(60))
+    main: bool = described(
+        "Whether the job ends when this program ends, with the program's exit status.", False
+    )
+    once: bool = described("Whether it may end with status 0 before the other programs.", False)
+    optional: bool = described(
+        "Whether the job continues after the program has ended, with any status. The end is only reported.",
+        False,
+    )
+    restarts: int = described("How often the program is started again after it has ended.", 0)
+    grace: Period = described(
+        "Time that the program has to finish after SIGTERM, before SIGKILL.", make=lambda: Period(60)
+    )
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
@@ -188,7 +203,7 @@ class _ProgramKeys:
         yield from self._placement_faults()
 
     def _start_faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield faults of the keys that say what the program starts."""
+        """Yield faults of the keys that decide what the program starts."""
         values = vars(self)
         starts = [name for name in ("command", "trainer", "mode") if values[name]]
         if "command" in starts and len(starts) > 1:
@@ -201,22 +216,25 @@ class _ProgramKeys:
             yield "args", "a command has its arguments in it", "move them into command: [...]"
 
     def _placement_faults(self) -> Iterator[tuple[str, str, str]]:
-        """Yield faults of the keys that say where and how often the program runs."""
+        """Yield faults of the keys that decide where and how often the program runs."""
         values = vars(self)
         for key in [key for key in _NOT_FOR_MAIN if self.main and values[key]]:
             yield key, _NOT_FOR_MAIN[key], f"remove {key} or main"
         for key in [key for key in ("nodes", "replicas", "preset") if self.beside and values[key]]:
-            what = f"a program beside {self.beside} has one task on each of its nodes"
+            what = f"a program beside {self.beside} runs once on each node of {self.beside}"
             yield key, what, f"remove {key} or beside"
         if self.replicas and self.preset:
             yield "replicas", f"{self.preset} is one cluster", "name two programs, or remove replicas"
         if self.main and self.ready.log:
-            what = "the main program has the job's log, which holds lines of others too"
+            what = "the main program writes to the job's log, which also holds lines of other programs"
             yield "ready", what, "use url, port or file"
 
 
 class _JobKeyHints:
-    """Fixes for unknown keys in a job. VALUE stands for the value that was written, and KEY for the key."""
+    """Fixes for unknown keys of a job: a word that people write -> the line that they need.
+
+    VALUE stands for the value that was written, and KEY for the key.
+    """
 
     SCHEMA = "sbatchgen schema job"
     OTHER_WORDS = {  # noqa: RUF012 - hints for unknown keys, not a key
@@ -241,7 +259,7 @@ class _JobKeyHints:
     }
 
 
-# The keys that a runtime requires, such as `image`; the job's key chooses the runtime.
+# Keys that a runtime requires, such as `image`. Such a key chooses the runtime of a job that names none.
 KEYS_CHOOSING_RUNTIME = tuple(
     dict.fromkeys(runtime.requires.key for runtime in RUNTIMES.values() if runtime.requires)
 )
@@ -249,15 +267,20 @@ RUNTIME_KEYS = {key.name: key for runtime in RUNTIMES.values() for key in runtim
 
 
 def _all_keys() -> list[tuple[str, Any, Any]]:
-    """Return name, type and field of each key of a job; a runtime's key comes after the key that it names."""
-    keys = [(key.name, key.type, key) for kind in (_CommonKeys, PlaceSettings) for key in fields(kind)]
+    """Return name, type and field of each key of a job.
+
+    A runtime's key has the name of another key in its metadata, and comes after that key.
+    """
+    keys = [
+        (field.name, field.type, field) for kind in (_CommonKeys, PlaceSettings) for field in fields(kind)
+    ]
     for key in reversed(RUNTIME_KEYS.values()):
         names = [name for name, _, _ in keys]
         keys.insert(names.index(key.field.metadata["after"]) + 1, (key.name, key.kind, key.field))
     return keys
 
 
-# The keys of a job that each of its programs may have.
+# The keys of a job that each of its programs may have as well.
 KEYS_OF_PROGRAMS = (
     *("mode", "launcher", "nproc_per_node", "trainer", "args", "checkpoint", "resume_args"),
     *("env", "step", "launcher_args", "runtime", *RUNTIME_KEYS),
@@ -275,9 +298,9 @@ if TYPE_CHECKING:
         programs: Mapping[ProgramName, ProgramSpec]
 else:
     keys = _all_keys()
-    program_keys = [key for key in keys if key[0] in KEYS_OF_PROGRAMS]
-    about = "One of several programs of a job."
-    ProgramSpec = make_record("ProgramSpec", about, program_keys, __name__, _ProgramKeys)
+    program_keys = [(name, kind, field) for name, kind, field in keys if name in KEYS_OF_PROGRAMS]
+    docstring = "One of several programs of a job."
+    ProgramSpec = make_record("ProgramSpec", docstring, program_keys, __name__, _ProgramKeys)
     programs_field = described("Programs that run side by side, by name.", make=dict)
     options_index = [name for name, _, _ in keys].index("options")
     # `programs` comes before `options` in the schema and the reference

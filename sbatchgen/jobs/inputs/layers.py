@@ -1,6 +1,7 @@
-"""Layers: the values of a profile, a file or the command line, with their places. A higher layer wins.
+"""Layers: the values that a profile, a file or the command line sets, with their places.
 
-`DecidedValues` lays the layers over each other, and holds the result with the origin of each value.
+If several layers set a key, the highest layer wins. `DecidedValues` lays the layers over each other, and
+holds the result with the origin of each value. A flat key has dots between its parts: "options.nodes".
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from sbatchgen.jobs.inputs.job_file import JobSpec
 
 
 class Level(IntEnum):
-    """Who set a value; the higher level wins."""
+    """The kind of source that set a value. The value of the highest level wins."""
 
     DEFAULT = 0
     PROFILE = 1
@@ -25,10 +26,10 @@ class Level(IntEnum):
 
 
 class Origin(NamedTuple):
-    """Where a value was written: a layer, and a `file:line`, a flag, or the rule it follows from."""
+    """Where a value comes from: the level of its layer, and a place."""
 
     level: Level
-    where: str
+    where: str  # a `file:line`, a flag, or the rule from which a derived value follows
 
     def __str__(self) -> str:
         """Return the place as errors show it; "" for a plain default."""
@@ -69,18 +70,20 @@ def settings_layer(
     class whose keys are read instead of all keys of the record.
     """
     values: dict[str, Any] = {}
-    where: dict[str, str] = {}
-    written = {place.removeprefix(below).partition(".")[0] for place in places if place.startswith(below)}
+    value_places: dict[str, str] = {}
+    written_keys = {key.removeprefix(below).partition(".")[0] for key in places if key.startswith(below)}
     for name, field in keys_of(kind or record).items():
         for key in (name, f"{name}+"):
-            for leaf, value in _leaves(getattr(record, field.name), key) if key in written else ():
-                if place := places.get(f"{below}{leaf}"):
-                    values[leaf], where[leaf] = value, place
-    return Layer(level, values, where)
+            if key not in written_keys:
+                continue
+            for flat_key, value in _flat_values(getattr(record, field.name), key):
+                if place := places.get(f"{below}{flat_key}"):
+                    values[flat_key], value_places[flat_key] = value, place
+    return Layer(level, values, value_places)
 
 
-def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield the flat keys and values below a key: "options", SbatchOptions(nodes=4) -> ("options.nodes", 4).
+def _flat_values(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield the flat keys and values below a key: SbatchOptions(nodes=4), "options" -> ("options.nodes", 4).
 
     Values that are not set are left out.
     """
@@ -97,7 +100,7 @@ def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
     for name, item in items:
         if item is None and isinstance(value, Mapping):
             yield f"{key}.{name}", None  # a variable whose value comes from the shell that submits
-        yield from _leaves(item, f"{key}.{name}")
+        yield from _flat_values(item, f"{key}.{name}")
 
 
 def record_of(kind: Any, values: Mapping[str, Any]) -> Any:
@@ -141,7 +144,10 @@ def values_below(values: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 class DecidedValues:
-    """The values of keys so far, with their origins and the values that they replaced."""
+    """The values that are decided so far, by flat key, with their origins and the values that they replaced.
+
+    Layers are laid from the lowest to the highest. Then the keys that no layer sets are derived.
+    """
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
@@ -152,7 +158,7 @@ class DecidedValues:
         self._removed_variables: set[str] = set()  # keys such as "env.OMP_NUM_THREADS"
 
     def lay(self, layer: Layer) -> None:
-        """Lay a layer over the present values; `KEY+` adds to the present list."""
+        """Set the values of a layer, which is higher than the layers before it. `KEY+` adds to KEY's list."""
         rank = max(self.ranks.values(), default=0) + 1
         for written, value in layer.values.items():
             key = written.removesuffix("+")
@@ -160,7 +166,7 @@ class DecidedValues:
             place = layer.places.get(written)  # None for a default of the profile itself
             self.set(key, new_value, Origin(layer.level, place) if place else BY_DEFAULT)
             self.ranks[key] = rank
-            # a null removes the variable of a lower layer; without one, it stands for the shell's value
+            # Null removes a variable of a lower layer. If no layer sets it, null means the shell's value.
             if any(lower is not None for lower, _ in self.overridden.get(key, ())):
                 self._remove_variable_if_null(key)
 
@@ -195,9 +201,10 @@ class DecidedValues:
         self.origins.pop(key, None)
 
     def keep_highest(self, rivals: Sequence[str]) -> list[str]:
-        """Keep the highest layer's values of rivals, which are keys that exclude each other; drop the others.
+        """Drop the values of `rivals` that are not of their highest layer, and return the keys that stay.
 
-        Return the keys that stay: with `mem` in a profile and `mem_per_cpu` in a job, only `mem_per_cpu`.
+        Rivals are keys that exclude each other. With `mem` in a profile and `mem_per_cpu` in a job, only
+        `mem_per_cpu` stays.
         """
         set_keys = [key for key in rivals if key in self.values]
         highest_rank = max((self.ranks.get(key, 0) for key in set_keys), default=0)

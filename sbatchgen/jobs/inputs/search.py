@@ -1,8 +1,8 @@
 """The search for profiles, templates and the project's sbatchgen.yaml.
 
-Templates, and the `setup` of profiles and of sbatchgen.yaml, become part of a script that the user runs. So a
-file that this search finds is used only if the user and root are the only ones who can write it, or if the
-user trusts its folder (`sbatchgen trust`, SBATCHGEN_TRUST). A file that the user names is always used.
+Templates, and the `setup` of profiles and of sbatchgen.yaml, become part of a script that the user runs. So
+the search ignores a file if other users can write it, unless the user trusts its folder (`sbatchgen trust`,
+SBATCHGEN_TRUST). A file that the user names is always used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sbatchgen.base.machine.ignored import note_ignored, why_ignored
 from sbatchgen.base.quoting import word
 
 PROJECT_FILE = "sbatchgen.yaml"
-# The group of entry points with which installed packages say that they hold `profiles` and `templates`.
+# The group of entry points of installed packages that hold `profiles` and `templates`.
 SITES = "sbatchgen.sites"
 
 
@@ -27,7 +27,7 @@ SITES = "sbatchgen.sites"
 def bundled(kind: str) -> Path:
     """Return the folder of bundled `templates`, `profiles` or `code`.
 
-    An installed wheel has it inside the package, a checkout next to the package.
+    A wheel has the folder inside the package, and a checkout has it next to the package.
     """
     package = Path(__file__).parents[2]
     wheel_folder, checkout = package / kind, package.parent
@@ -36,22 +36,25 @@ def bundled(kind: str) -> Path:
     return checkout if kind == "code" else checkout / kind  # `training` is at the top of a checkout
 
 
-def short(where: str, folder: Path) -> str:
-    """Return a `file:line` relative to `folder`, or to the folder of the bundled files."""
+def short_place(where: str, folder: Path) -> str:
+    """Return a `file:line` without the start that is `folder`, or the folder of the bundled files."""
     return where.removeprefix(f"{folder}/").removeprefix(f"{bundled('templates').parent}/")
 
 
 def is_file_name(profile: str) -> bool:
-    """Return whether a profile is a file, not a name to search for."""
+    """Return whether `profile` is the path of a file, not a name to search for."""
     return "/" in profile or profile.endswith((".yaml", ".yml"))
 
 
 def profile_named_in(file: Path, profile: str) -> str:
-    """Return the name or path of a profile that `file` names; a path is relative to the folder of `file`."""
+    """Return a profile that `file` names, as a name, or as a path from the current folder.
+
+    In `file` itself, a path is relative to the folder of `file`.
+    """
     if not is_file_name(profile):
         return profile
     path = file.parent / profile
-    # A file in this folder needs ./, since without a slash it would be a name.
+    # A file in the current folder needs ./, because a profile without a slash may be a name.
     return f"./{path}" if not path.is_absolute() and "/" not in str(path) else str(path)
 
 
@@ -59,7 +62,7 @@ _PLAIN_NAME = re.compile(r"[\w.-]{1,60}", re.ASCII)  # a profile's name that nee
 
 
 class Places:
-    """The places where files are searched for: they follow from the environment and the current folder."""
+    """The search for files, in places that follow from the environment and the current folder."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], import_folders: dict[Path, Path] | None = None
@@ -80,28 +83,28 @@ class Places:
     def folders(self, kind: str, sites: Mapping[str, Path] | None = None) -> list[Path]:
         """Return the folders of `profiles` or `templates` (`kind`) in the order of the search.
 
-        The folders of installed packages are included if the argument has them, or if the property `sites`
-        has been read before, because the search for packages is slow.
+        `sites` are the folders of installed packages, by name. By default they are included only if the
+        property `sites` has been read before, because it searches for packages, which is slow.
         """
         packages = vars(self).get("sites", {}) if sites is None else sites
-        folders = self._folders(kind, self._roots)
-        installed = self._folders(kind, {root: root for root in packages.values()})
+        folders = self._usable_folders(kind, self._roots)
+        of_packages = self._usable_folders(kind, {root: root for root in packages.values()})
         if kind == "profiles":
-            return [*folders, bundled(kind), *installed]
-        return [*folders, *installed, bundled(kind)]
+            return [*folders, bundled(kind), *of_packages]
+        return [*folders, *of_packages, bundled(kind)]
 
-    def _folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
+    def _usable_folders(self, kind: str, roots: Mapping[Path, Path]) -> list[Path]:
         """Return the usable folders of a kind in `roots`, a mapping of folders to the folders to trust."""
         return [root / kind for root, trust in roots.items() if self._is_usable_folder(root / kind, trust)]
 
     def with_templates_of(self, profile: Path) -> Places:
-        """Return places that search first in the folder `templates` next to the profile's `profiles`."""
+        """Return places that search first in the folder `templates` next to a profile's folder `profiles`."""
         root = (self.folder / profile).absolute().parents[1]
-        searched = (*self._roots, bundled("profiles").parent)
-        if profile.parent.name != "profiles" or root in searched or not isdir(root / "templates"):  # noqa: PTH112
+        roots = (*self._roots, bundled("profiles").parent)
+        if profile.parent.name != "profiles" or root in roots or not isdir(root / "templates"):  # noqa: PTH112
             return self
-        first = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
-        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": first}, self._import_folders)
+        path = f"{root}:{self.environment.get('SBATCHGEN_PATH', '')}"
+        return Places(self.folder, {**self.environment, "SBATCHGEN_PATH": path}, self._import_folders)
 
     @functools.cached_property
     def sites(self) -> dict[str, Path]:
@@ -124,9 +127,9 @@ class Places:
         return sites
 
     def _is_usable_folder(self, folder: Path, trust: Path) -> bool:
-        """Return whether a folder exists and may be used; of `templates`, each file must be safe as well."""
-        inside = _inside(folder) if folder.name == "templates" else ()
-        return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *inside])  # noqa: PTH112
+        """Return whether a folder exists and is safe. In `templates`, each file must be safe as well."""
+        contents = _contents(folder) if folder.name == "templates" else ()
+        return isdir(folder) and self.is_safe(folder, trust, [("it", folder), *contents])  # noqa: PTH112
 
     @functools.cached_property
     def _roots(self) -> dict[Path, Path]:
@@ -135,14 +138,14 @@ class Places:
         roots = {Path(entry): Path(entry) for entry in entries if entry}
         if self.project:
             roots.setdefault(self.project.parent / ".sbatchgen", self.project.parent)
-        shared = self.environment.get("XDG_CONFIG_DIRS") or "/etc/xdg"
-        for entry in (self._of_user("XDG_CONFIG_HOME", ".config"), *shared.split(":")):
+        shared_folders = self.environment.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+        for entry in (self._user_folder("XDG_CONFIG_HOME", ".config"), *shared_folders.split(":")):
             if entry:
                 roots.setdefault(Path(entry) / "sbatchgen", Path(entry) / "sbatchgen")
         return {root: trust for root, trust in roots.items() if self._is_usable_folder(root, trust)}
 
-    def _of_user(self, variable: str, default: str) -> str:
-        """Return a folder of the user, such as ~/.config, which a variable may move; "" without a home."""
+    def _user_folder(self, variable: str, default: str) -> str:
+        """Return a folder of the user, such as ~/.config, or the folder in a variable; "" without a home."""
         from sbatchgen.base.files import user_folder  # not needed for --help
 
         return user_folder(self.environment, variable, default)
@@ -150,8 +153,8 @@ class Places:
     def is_safe(self, file: Path, trust: Path, parts: Iterable[tuple[str, Path]]) -> bool:
         """Return whether a file may be used; if not, note the reason for a warning.
 
-        It may be used if only the user and root can write its `parts`, or if the user trusts the folder
-        `trust`. `parts` are pairs of a name for the warning and a path.
+        A file may be used if only the user and root can write its `parts`, or if the user trusts the folder
+        `trust`. Each part is a path, after its name in the warning.
         """
         start = self._import_folders.get(trust)
         reason = why_ignored(file, trust, parts, self.environment, current_folder=self.folder, start=start)
@@ -162,7 +165,7 @@ class Places:
     @functools.cached_property
     def cache(self) -> Path | None:
         """The folder for caches; None if the user has no home folder."""
-        root = self._of_user("XDG_CACHE_HOME", ".cache")
+        root = self._user_folder("XDG_CACHE_HOME", ".cache")
         return Path(root) / "sbatchgen" if root else None
 
     def profiles(self) -> Iterator[tuple[str, Path]]:
@@ -175,37 +178,36 @@ class Places:
     def own_profiles(self) -> list[str]:
         """Return the profiles that are neither bundled nor from an installed package.
 
-        A profile in ./profiles is given as its file, any other as its name.
+        A profile in ./profiles is given as its file, and any other profile as its name.
         """
-        local = self.folder / "profiles"
-        folders = [
-            *self.folders("profiles"),
-            *([local] if self._is_usable_folder(local, self.folder) else []),
-        ]
-        names: dict[str, str] = {}
+        local_folder = self.folder / "profiles"
+        has_local_folder = self._is_usable_folder(local_folder, self.folder)
+        folders = [*self.folders("profiles"), *([local_folder] if has_local_folder else [])]
+        words: dict[str, str] = {}  # name of a profile -> the word that names it on a command line
         for folder in (folder for folder in folders if folder.resolve() != bundled("profiles").resolve()):
             for file in sorted(folder.glob("*.yaml")):
                 if self._is_usable_profile(file):
-                    names.setdefault(file.stem, f"profiles/{file.name}" if folder == local else file.stem)
-        return [*names.values()]
+                    is_local = folder == local_folder
+                    words.setdefault(file.stem, f"profiles/{file.name}" if is_local else file.stem)
+        return [*words.values()]
 
     @property
     def new_profile(self) -> str:
         """The file to which the user's new profile is written."""
-        root = self._of_user("XDG_CONFIG_HOME", ".config") or "."
+        root = self._user_folder("XDG_CONFIG_HOME", ".config") or "."
         return f"{root}/sbatchgen/profiles/mycluster.yaml"
 
     def own_copy(self, file: Path) -> Path:
-        """Return the file in which the user can change a profile.
+        """Return the file in which the user can change the profile `file`.
 
-        It is `file` itself, or the path for a copy if the profile is bundled or belongs to another user.
+        That is `file` itself. For a bundled profile or a profile of another user, it is the path for a copy.
         """
         is_bundled = file.parent.resolve() == bundled("profiles").resolve()
-        is_foreign = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
-        return Path(self.new_profile).with_name(file.name) if is_bundled or is_foreign else file
+        is_of_other_user = file.stat().st_uid != os.getuid() and not os.access(file, os.W_OK)
+        return Path(self.new_profile).with_name(file.name) if is_bundled or is_of_other_user else file
 
     def _is_usable_profile(self, file: Path) -> bool:
-        """Return whether a file exists, and may be used as a profile."""
+        """Return whether a file exists, and is safe to use as a profile."""
         root = file.parents[1]
         trust = self._roots.get(root, root)
         is_bundled = file.parent == bundled("profiles")
@@ -219,7 +221,7 @@ class Places:
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
             _refuse_other_kinds(name)
             return Path(name)
-        # Installed packages are searched only if no other folder has the profile: `self.sites` adds them.
+        # Reading `self.sites` adds the folders of installed packages. It is slow, so it comes second.
         if file := self._file_of_profile(name) or (
             self._file_of_profile(name) if name and self.sites else None
         ):
@@ -248,15 +250,15 @@ class Places:
 
 
 def _refuse_other_kinds(name: str) -> None:
-    """Raise DocumentError if the named file is not a profile, but for example a job or a script."""
+    """Raise DocumentError if a file with this name is something else than a profile, such as a job."""
     from sbatchgen.base.wrong_file import wrong_kind
 
     if problem := wrong_kind(name, "profile", "profile"):
         raise DocumentError([problem])
 
 
-def _inside(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every file and folder below a folder, each after its name in warnings."""
+def _contents(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield every file and folder below a folder, each after its name in a warning: "job.sh.j2 in it"."""
     visited: set[str] = set()
     for parent, folders, files in os.walk(folder, followlinks=True):
         if (real := os.path.realpath(parent)) in visited:  # links may lead in a circle

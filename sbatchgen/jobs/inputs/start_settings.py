@@ -15,12 +15,12 @@ from sbatchgen.jobs.runtimes import RUNTIMES, RuntimeName
 from sbatchgen.jobs.runtimes.base import NoFacts, Runtime
 
 GpuRequest = Literal["gpus_per_node", "gres", "gpus_per_task", "gpus", "none"]
-list_key = partial(described, extended=True)  # a list; `KEY+` adds to the list of lower layers
-# Keys with lines of shell, in the order in which they run.
+list_key = partial(described, extended=True)  # a key with a list; `KEY+` adds to the list of lower layers
+# Keys with lines of shell, in the order in which the script runs the lines.
 SETUPS = ("setup_before_modules", "setup", "setup_per_node", "setup_after_runtime", "setup_per_task")
 _INTERFACE = r"[^\s/,^=]{1,15}"  # a network interface, such as "ib0"; Linux's IFNAMSIZ limits its length
 
-# Keys of `network` that become variables of the training; a key is the variable's name in lower case.
+# Keys of `network` that become variables of the training. The key is the variable's name in lower case.
 NETWORK_VARIABLES = ("nccl_socket_ifname", "gloo_socket_ifname", "nccl_ib_hca")
 
 
@@ -34,23 +34,23 @@ class Network:
     gloo_socket_ifname: Text | None = described("GLOO_SOCKET_IFNAME: interface for gloo.")
     nccl_ib_hca: Text | None = described("NCCL_IB_HCA: InfiniBand adapters for NCCL.")
     port_base: Port | None = described(
-        "First port for jobs. [default: 7000 ports below those that the kernel gives to anybody]"
+        "First port for jobs. [default: 7000 ports below the ports that the kernel gives to any program]"
     )
     port_count: Count = described("How many ports jobs share, from port_base on.", make=lambda: Count(10000))
 
     def faults(self) -> Iterator[tuple[str, str, str]]:
         """Yield values that contradict each other: the key, what is wrong, and a fix."""
-        most_ports = Port.LAST - (self.port_base or 0) + 1
-        if self.port_base and self.port_count > most_ports:
+        max_count = Port.LAST - (self.port_base or 0) + 1
+        if self.port_base and self.port_count > max_count:
             what = f"{self.port_count} ports from {self.port_base} on end above the last port, {Port.LAST}"
-            yield "port_count", what, f"write port_count: {most_ports}, or less"
+            yield "port_count", what, f"write port_count: {max_count}, or less"
         for name in (self.gloo_socket_ifname or "").split(","):  # only NCCL knows ^ (all but) and = (exactly)
             if name and not re.fullmatch(_INTERFACE, name):
-                what = f"gloo needs names of interfaces, but '{name}' is not one"
-                yield "gloo_socket_ifname", what, "name them, as ib0 or ib0,ib1"
+                what = f"gloo needs names of network interfaces, but '{name}' is not such a name"
+                yield "gloo_socket_ifname", what, "name the interfaces, such as ib0 or ib0,ib1"
 
 
-# The fields of Runtimes: the attribute, its type and its key, for each runtime that has settings.
+# The fields of the record Runtimes, one for each runtime with settings: attribute, type and key.
 _RUNTIME_FIELDS = [
     (runtime.attribute, runtime.Facts, described(runtime.title, make=runtime.Facts, key=runtime.name))
     for runtime in RUNTIMES.values()
@@ -67,7 +67,7 @@ _VISIBILITY_KEY = described(
 
 @record
 class StartSettings:
-    """Settings that may also differ by launcher."""
+    """Settings of jobs that may differ by partition and also by launcher."""
 
     env: Mapping[EnvName, EnvValue] = described(
         "Variables of the job, in order; the job expands ${NAME} in their values.", make=dict
@@ -82,10 +82,11 @@ class StartSettings:
 
 @record
 class PlaceSettings:
-    """Settings of each place: profile, partition, mode, sbatchgen.yaml, job, command line. The last wins.
+    """Settings that each place may have: profile, partition, mode, sbatchgen.yaml, job, command line.
 
-    Mappings are merged key by key. A list replaces the list of lower layers, and `KEY+` adds to that list. A
-    new key is a field here: the resolved job has it as `resolved.settings.KEY`, and `explain` shows it.
+    A later place in this order wins. Mappings are merged key by key. A list replaces the list of earlier
+    places, and `KEY+` adds to that list. A field here is a key in all places: the resolved job has its value
+    as `resolved.settings.KEY`, and `explain` shows where it was written.
     """
 
     directives: tuple[DirectiveLine, ...] = list_key(
@@ -114,7 +115,7 @@ class PlaceSettings:
     starter: StarterName | None = described(
         "The program that starts the tasks of launcher srun. Only srun uses `step`. [default: srun]"
     )
-    python: ShellPath | None = described("What starts Python: a name, or a path. [default: python3]")
+    python: ShellPath | None = described("Command that starts Python: a name or a path. [default: python3]")
     user_packages: bool | None = described(
         "Whether Python finds what pip install --user has installed. [default: false, without PYTHONUSERBASE]"
     )
@@ -126,7 +127,7 @@ class PlaceSettings:
     runtimes: Runtimes = described("Where a Python with torch comes from.", make=Runtimes)
 
     def facts(self, runtime: Runtime) -> Any:
-        """Return the settings of a runtime, as its `Facts`; None for a runtime without facts."""
+        """Return the settings of a runtime as a record of its class `Facts`; None if it has no settings."""
         return getattr(self.runtimes, runtime.attribute, None)
 
 
@@ -149,14 +150,14 @@ class LauncherSettings(StartSettings):
 
 
 def _partition_fault(key: str, options: SbatchOptions) -> Iterator[tuple[str, str, str]]:
-    """Yield a fault if options for one launcher, or only for jobs with GPUs, name a partition."""
+    """Yield a fault if options name a partition, but hold only for one launcher or for jobs with GPUs."""
     if options.partition:
         yield key, "a partition can't be chosen here", "write modes: {ddp: {partition: NAME}}"
 
 
 @record
 class JobSettings(StartSettings, PlaceSettings, StartFacts):
-    """Settings of how jobs start, in a profile and in a partition."""
+    """Settings that decide how jobs start, in a profile and in each of its partitions."""
 
     gpu_request: GpuRequest | None = described("How jobs ask for GPUs. [default: gpus_per_node]")
     runtime: RuntimeName | None = described(
@@ -166,11 +167,13 @@ class JobSettings(StartSettings, PlaceSettings, StartFacts):
         "How processes start, unless the job says otherwise. [default: torchrun]"
     )
     gpu_options: SbatchOptions = described("Options of sbatch for jobs with GPUs.", make=SbatchOptions)
-    launchers: Mapping[Launcher, LauncherSettings] = described("What holds for one launcher.", make=dict)
+    launchers: Mapping[Launcher, LauncherSettings] = described(
+        "Settings of jobs with one launcher.", make=dict
+    )
 
     @property
     def job_env(self) -> Iterator[tuple[str, str]]:
-        """Names and values of the variables that jobs get with any of the launchers."""
+        """Names and values of the variables that jobs may get, also those for only one launcher."""
         for settings in (self, *self.launchers.values()):
             yield from ((str(name), str(value)) for name, value in settings.env.items())
 

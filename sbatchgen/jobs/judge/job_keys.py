@@ -1,6 +1,6 @@
 """Rules for the restarts, options, variables and arguments of a resolved job: SB025 to SB057, and SB126.
 
-The job's request to Slurm is judged by the rules that also judge scripts.
+Other rules judge the job's request to Slurm, because scripts have such a request as well.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RULES: Rules[JudgedJob] = Rules(source="docs/reference/job.md")
 # Options whose values sbatchgen does not parse, so a rule asks sbatch's parser about them.
 _UNPARSED_OPTIONS = "begin deadline distribution hint mail_type nodelist signal switches".split()  # noqa: SIM905
 _EXPEDITE_SINCE = "25.11"  # the first release of Slurm with --requeue=expedite
-# In the batch script, these variables have the values of its own single task (sbatch(1), OUTPUT ENVIRONMENT
-# VARIABLES).
+# Each task has its own values of these variables. The batch script has those of its only task (sbatch(1),
+# OUTPUT ENVIRONMENT VARIABLES).
 _TASK_VARIABLES = ("SLURM_LOCALID", "SLURM_NODEID", "SLURM_PROCID", "SLURM_TASK_PID", "SLURM_STEP_GPUS")
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-# $NAME or $(: bash would expand these, but in `env` a job expands only ${NAME}.
+# "$HOME" or "$(hostname)": bash expands both, but in values of `env` a job expands only ${NAME}.
 _UNEXPANDED = re.compile(r"\$(?:[A-Za-z_]\w*|\()")
 
 
@@ -65,7 +65,7 @@ def _requeue_allowed(job: JudgedJob) -> Iterator[Hit]:
 def _expedite(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("options.requeue")
     if not (resolved.uses_slurm and isinstance(resolved.options.requeue, Requeue)):
-        return
+        return  # a Requeue is the word "expedite"; other values are true or false
     if job.slurm < _EXPEDITE_SINCE:
         what = f"requeue: expedite came with Slurm {_EXPEDITE_SINCE}: sbatch {job.slurm} refuses the script"
         yield Hit(at, what, "write requeue: true")
@@ -122,11 +122,14 @@ def _extra_options(job: JudgedJob) -> Iterator[Hit]:
             )
             yield Hit(at, f"{what}the script", f"sbatch --help | grep -e --{name}, on the cluster", "warning")
         elif job.resolved.uses_slurm and (what := _misreading(job, name, value)):
-            yield Hit(at, what, f"write what sbatch(1) says of --{name}: a value, or true for none")
+            yield Hit(at, what, f"give --{name} a value as in sbatch(1), or true if it takes none")
 
 
 def _is_missing_here(job: JudgedJob, name: str) -> bool:
-    """Return whether neither the sbatch of the cluster nor a plugin that the profile lists has an option."""
+    """Return whether the profile says that its cluster lacks an option of sbatch.
+
+    That is so if the profile lists the options of plugins, and neither they nor sbatch have the option.
+    """
     from sbatchgen.check.script.known_options import releases_with_option
 
     with_option, plugin_options = releases_with_option(name), job.profile.plugin_options
@@ -141,17 +144,17 @@ def _is_from_command_line(job: JudgedJob, name: str) -> bool:
 
 
 def _is_in_no_release(job: JudgedJob, name: str) -> bool:
-    """Return whether no known release of sbatch has an option, and the profile lists no plugins."""
+    """Return whether no known release of sbatch has an option, and the profile says nothing of plugins."""
     from sbatchgen.check.script.known_options import releases_with_option
 
     return job.profile.plugin_options is None and not releases_with_option(name)
 
 
 def _misreading(job: JudgedJob, name: str, value: str) -> str:
-    """Return a message about the way in which sbatch misreads an extra option; "" if sbatch reads it right.
+    """Return a message that sbatch refuses or misreads an extra option; "" if sbatch reads the option right.
 
-    An option that needs a value takes the next directive as its value, and an option without a value refuses
-    a value. To see either, the function reads a script with the option and another directive.
+    The function reads a script with the option and a second directive. If the option lacks its value, sbatch
+    takes the second directive for the value. If the option takes no value, sbatch refuses a value.
     """
     from sbatchgen.check.sbatch.reader import read_script
     from sbatchgen.check.script.known_options import plugin_specs, releases_with_option
@@ -179,7 +182,8 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
         path for value in runtime_values for path in (value if isinstance(value, tuple) else (value,))
     ]
     all_paths = [path for path in (*paths, *runtime_paths) if isinstance(path, str)]
-    for name in (name for name, value in resolved.env.items() if value is not None):
+    variable_names = [name for name, value in resolved.env.items() if value is not None]
+    for name in variable_names:
         if path := next((path for path in all_paths if f"${{{name}}}" in path), ""):
             what = f"the job sets {name}, so its path {path} changes while the script runs"
             fix = f"write the path without ${{{name}}}, or set another variable"
@@ -190,7 +194,7 @@ def _env_leaves_paths_alone(job: JudgedJob) -> Iterator[Hit]:
 def _env_with_task_variables(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.env.items():
         for variable in sorted({*_TASK_VARIABLES, *_RANK_VARIABLES} & {*VARIABLE.findall(value or "")}):
-            what = f"{name} is set before any task starts, where {variable} is not yet that of a task"
+            what = f"{name} is set before any task starts, so {variable} has no task's value there"
             fix = f"set it in each task: setup_per_task: ['export {name}=...'], in the profile"
             yield Hit(job.at(f"env.{name}"), what, fix)
 
@@ -199,7 +203,7 @@ def _env_with_task_variables(job: JudgedJob) -> Iterator[Hit]:
 def _env_literal(job: JudgedJob) -> Iterator[Hit]:
     for name, value in job.resolved.env.items():
         if match := _UNEXPANDED.search(VARIABLE.sub("", value or "")):
-            what = f"{name} gets the text {match[0]}... as it is: the job expands ${{NAME}} alone"
+            what = f"{name} gets the text {match[0]}... as it is: the job expands only ${{NAME}}"
             yield Hit(job.at(f"env.{name}"), what, "write ${NAME}, or export it in the profile's setup")
 
 
@@ -241,8 +245,8 @@ def _resume_args(job: JudgedJob) -> Iterator[Hit]:
         what = "checkpoint and resume_args are for other trainers: the bundled one finds its checkpoints"
         yield Hit(at, f"{what} itself", "remove them")
     elif not resolved.checkpoint:
-        what = "resume_args without checkpoint: it is not known when they are to be given"
-        yield Hit(at, what, "add the checkpoints' pattern, as checkpoint: '{run_dir}/*/last.pt'")
+        what = "resume_args without checkpoint: the job can't know when the trainer needs them"
+        yield Hit(at, what, "add the checkpoints' pattern, such as checkpoint: '{run_dir}/*/last.pt'")
     elif not resolved.resume_args:
         what = "checkpoint without resume_args: the trainer does not get it"
         fix = "name the option that takes it: resume_args: [--resume, '{checkpoint}']"
@@ -285,7 +289,7 @@ def _chain(job: JudgedJob) -> Iterator[Hit]:
         what = "chain and array exclude each other"
         yield Hit(job.at(key), what, f"remove one of them; --array 1-{resolved.chain}%1 is a chain, too")
     if "${SLURM_" in resolved.run_dir:
-        what = f"each job of the chain would have a run folder of its own: {resolved.run_dir}"
+        what = f"each job of the chain would have its own run folder: {resolved.run_dir}"
         yield Hit(job.at("run_dir"), what, "name a run folder without variables of Slurm")
 
 
@@ -337,7 +341,7 @@ def _has_srun_ranks(program: JobProgram) -> bool:
 
 
 def _can_resume(program: JobProgram) -> bool:
-    """Return whether a program is the main program and a trainer: the others are never resumed."""
+    """Return whether a program may be resumed, which only a trainer that is the main program can be."""
     return program.share.is_main and _is_trainer(program)
 
 
@@ -360,9 +364,9 @@ _IS_USED_BY: dict[str, Callable[[JobProgram], bool]] = {
 }
 
 
-# Keys that have no effect in a program that is not the main program.
+# Keys of a program that have an effect only in the main program.
 _RESUME_KEYS = ("checkpoint", "resume_args")
-# Keys that have no effect in a program that is a command.
+# Keys of a program that have an effect only if the program is a trainer.
 _TRAINER_KEYS = ("launcher", "nproc_per_node", "launcher_args", *_RESUME_KEYS)
 
 
@@ -381,12 +385,12 @@ def _keys_without_effect(program: JobProgram) -> Iterator[tuple[str, str]]:
 def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
     """Return where the user wrote a key of the job or of its programs; None if the user wrote no such key.
 
-    Overridden values also count. Only `resume: off` does not, because most programs never resume anyway.
+    Overridden values also count, but not an overridden `resume: off`, because most programs never resume.
     """
     for job in resolved.jobs:
-        for value, origin in [(None, job.origin(key)), *job.overridden.get(key, ())]:
+        for overridden_value, origin in [(None, job.origin(key)), *job.overridden.get(key, ())]:
             is_of_user = origin.level >= Level.PROJECT and str(origin) not in ("", BY_PROGRAMS)
-            if is_of_user and not (key == "resume" and value == "off"):
+            if is_of_user and not (key == "resume" and overridden_value == "off"):
                 return origin
     return None
 
@@ -401,7 +405,7 @@ def _unused_keys(job: JudgedJob) -> Iterator[Hit]:
         programs = [program for program in resolved.programs if is_used_by(program)]
         if not any(program.job.origin(key) == origin for program in programs):
             name = key.rpartition(".")[2]
-            what = f"{name} of the job: none of its programs uses it, as each names its own or is a command"
+            what = f"no program of the job uses its key {name}: each sets its own, or needs none"
             yield Hit(Place(str(origin)), what, f"remove {name}, or set it in a program", "warning")
     for program in resolved.programs:
         for key, why in _keys_without_effect(program):

@@ -25,9 +25,9 @@ CPU_BIND = frozenset(
     """.split()  # noqa: SIM905
 )
 GPU_BIND = frozenset(("none", "closest", "single", "per_task", "map_gpu", "mask_gpu"))
-# A number in a list such as map_cpu:0,1. srun ignores the rest after its digits.
+# A number in a list such as map_cpu:0,1: "0", "0x3" or "0*4". srun ignores text after the digits.
 _NUMBER = re.compile(r"(?:0x)?[0-9a-f]+(?:[*:].*)?")
-_FLAGS_WITH_VALUE = ("overlap", "pty", "x11")  # flags that may have a value
+_FLAGS_WITH_VALUE = ("overlap", "pty", "x11")  # flags of srun that may have a value, such as --x11=all
 # Options with which srun does not start the training, each with the reason.
 _BREAKING_OPTIONS = {
     "multi-prog": "srun would take the training's program for a file of programs",
@@ -84,7 +84,7 @@ def _binding(job: JudgedJob) -> Iterator[Hit]:
     if resolved.launcher != "srun" or resolved.gpus_per_node < 2 or resolved.gpu_visibility == "task":
         return
     if not {"none", "false"} & {*bound.split(",")}:
-        what = f"with --gpu-bind={bound} a task sees some of the GPUs only, but rank N of a node uses GPU N"
+        what = f"with --gpu-bind={bound} a task sees only some GPUs, but rank N of a node uses GPU N"
         yield Hit(job.at("step.gpu-bind"), what, "add gpu_visibility: task")
 
 
@@ -123,8 +123,8 @@ def _gpu_cpu_faults(job: JudgedJob, at: Place) -> Iterator[Hit]:
         what = f"partition '{resolved.partition_name}' has no gpu_cpus, so tasks can't be bound to them"
         yield Hit(at, what, "write gpu_cpus into the partition, or remove cpu-bind", "warning")
     elif not resolved.binds_to_gpu_cpus:
-        on_node = len(resolved.partition.gpu_cpus)
-        what = f"the job has {resolved.gpus_per_node} of {on_node} GPUs of a node: its tasks are "
+        gpus_on_node = len(resolved.partition.gpu_cpus)
+        what = f"the job has {resolved.gpus_per_node} of {gpus_on_node} GPUs of a node: its tasks are "
         what += "not bound to the CPUs of their GPUs, which Slurm may not have given it"
         yield Hit(at, what, "ask for all GPUs of the node", "info")
 
@@ -151,7 +151,7 @@ def _unknown_option(job: JudgedJob, name: str) -> Hit:
 
 
 def _why_broken(resolved: ResolvedJob, name: str, value: str) -> str:
-    """Return why the training can't start with this value of an option of srun; "" if it can."""
+    """Return why an option of srun with this value breaks the start of the training; "" if it does not."""
     tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
     numbers = {"nodes": resolved.nodes, "ntasks-per-node": tasks, "ntasks": resolved.nodes * tasks}
     if name in numbers and value != str(numbers[name]):
@@ -164,7 +164,7 @@ def _why_broken(resolved: ResolvedJob, name: str, value: str) -> str:
 
 
 def _binding_fault(name: str, value: str) -> str:
-    """Return what srun refuses in a value of --cpu-bind or --gpu-bind; "" if it accepts the value."""
+    """Return a message about a word of --cpu-bind or --gpu-bind that srun refuses; "" if there is none."""
     if name == "gpu-bind":
         value, known_words = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
     else:

@@ -1,7 +1,7 @@
-"""The check of a profile: it resolves and judges a job of every mode in every partition.
+"""The check of a profile, for `sbatchgen profile check`: it judges a job of every mode in every partition.
 
-Only findings about the profile's own values are reported. A value that users have to add, such as an account,
-is made up.
+Only findings about the profile's own values are reported. The check makes up values that users have to add,
+such as an account.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 _MIN_GIB = 64  # the smallest memory that is compared with sizes of memory modules
 _COUNT_KEYS = ("step.nodes", "step.ntasks", "step.ntasks-per-node")
-# Values for options that a profile requires. The first value that an option accepts is used.
+# Made-up values for options that a profile requires. An option gets the first value that it accepts.
 _MADE_UP = ("x", "1", "gpu:1", "true", "append")
 
 
 def findings(file: Path, places: Places, text: str | None = None) -> list[Finding]:
-    """Return the findings of a profile, each once. `text` replaces the file's text, in an editor.
+    """Return the findings of a profile, each once.
 
-    Raises:
-        DocumentError: The profile can't be read, or is wrong.
+    `text` replaces the file's text, for example in an editor. Raises DocumentError: the profile is wrong, or
+    can't be read.
     """
     profile = read_checked_profile(file, text)
     all_findings = [
@@ -90,15 +90,15 @@ def _date_findings(profile: Document[Profile]) -> Iterator[Finding]:
 
 def _setup_findings(profile: Document[Profile]) -> Iterator[Finding]:
     """Report lines of shell that bash can't parse. bash reads the lines without running them."""
-    records: dict[str, PlaceSettings] = {"": profile.value}  # start of the keys -> settings
+    records: dict[str, PlaceSettings] = {"": profile.value}  # such as "partitions.gpu." -> its settings
     for kind in ("partitions", "modes"):
         records |= {f"{kind}.{name}.": record for name, record in getattr(profile.value, kind).items()}
-    values = {
+    shell_values = {
         f"{start}{name}": getattr(record, name)
         for start, record in records.items()
         for name in (*SETUPS, "master_addr")
     }
-    for key, value in values.items():
+    for key, value in shell_values.items():
         # The script has the command of `master_addr` in $(...).
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
         for line, message in bash_complaints(text)[:1] if text else ():
@@ -110,19 +110,19 @@ def _setup_findings(profile: Document[Profile]) -> Iterator[Finding]:
 
 
 def _source_findings(profile: Document[Profile]) -> Iterator[Finding]:
-    """Warn about sources for keys that the profile does not set."""
+    """Warn about each source that is named for a key that the profile does not set."""
     for number, source in enumerate(profile.value.sources):
         for key in source.keys:
-            if not any(f"{place}.".startswith(f"{key}.") for place in profile.places):
+            if not any(f"{set_key}.".startswith(f"{key}.") for set_key in profile.places):
                 at = profile.places[f"sources[{number}].keys"]
                 what = f"sources: the profile does not set '{key}'"
                 yield Finding("warning", Problem(what, at, "write keys as partitions.gpu.time_max"))
 
 
 def _memory_findings(profile: Document[Profile]) -> Iterator[Finding]:
-    """Warn if memory looks like the installed memory, of which Slurm gives jobs only a part.
+    """Warn if `mem_per_node` looks like a node's installed memory, because jobs can get only a part of that.
 
-    A partition with names of nodes is left out, because its facts come from Slurm.
+    A partition with names of nodes is left out, because `profile discover` took its facts from Slurm.
     """
     for name, partition in profile.value.partitions.items():
         if partition.nodes is not None:
@@ -133,15 +133,15 @@ def _memory_findings(profile: Document[Profile]) -> Iterator[Finding]:
         for start, kind in kinds.items():
             at = profile.places.get(f"{start}mem_per_node", "")
             if at and kind.mem_per_node and is_installed_size(kind.mem_per_node):
-                what = f"{start}mem_per_node: {kind.mem_per_node} looks like what is built in, "
-                what += "and a job that asks for all of it never starts: jobs may have less"
+                what = f"{start}mem_per_node: {kind.mem_per_node} looks like the installed memory. "
+                what += "Slurm gives jobs less, so a job that asks for all of it never starts"
                 fix = f"write mem_installed: {kind.mem_per_node}, or RealMemory of scontrol show node as "
                 fix += "mem_per_node"
                 yield Finding("warning", Problem(what, at, fix))
 
 
 def is_installed_size(mib: int) -> bool:
-    """Return whether an amount of memory is a usual size of modules: 2^n GiB or 3 * 2^n GiB."""
+    """Return whether an amount of memory is typical of memory modules: 2^n GiB or 3 * 2^n GiB."""
     gib, rest = divmod(mib, 1024)
     possible_powers = (gib, gib // 3 if gib % 3 == 0 else 0)
     is_usual = any(number.bit_count() == 1 for number in possible_powers)  # 2^n has a single bit
@@ -151,20 +151,21 @@ def is_installed_size(mib: int) -> bool:
 def _gpu_findings(
     job_findings: Iterable[Finding], profile: Document[Profile], name: str | None
 ) -> Iterator[Finding]:
-    """Yield a job's errors about GPUs whose number and type follow only from the profile's partition.
+    """Yield a job's errors about GPUs that follow only from the facts of a partition.
 
-    `name` is the name of the partition, whose place in the profile becomes the place of the errors.
+    `name` is the name of the partition. Its place in the profile becomes the place of the errors.
     """
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
-    for finding in job_findings if any(kind.gpus_per_node for kind in partition.node_kinds()) else ():
+    has_gpus = any(kind.gpus_per_node for kind in partition.node_kinds())
+    for finding in job_findings if has_gpus else ():
         is_derived = finding.problem.at == str(BY_PARTITION)
         if finding.severity == "error" and finding.rule not in GPU_LIMIT_RULES and is_derived:
             yield finding._replace(problem=finding.problem._replace(at=at))
 
 
 def _softened_for_one_node(all_findings: Sequence[Finding], profile: Document[Profile]) -> Iterator[Finding]:
-    """Yield the findings, with an info for each error about a fixed number that fits a job on one node.
+    """Yield the findings. An error about a fixed number becomes an info if a job on one node has that number.
 
     For example, `step: {ntasks: 4}` fits jobs of mode ddp on one node with four GPUs, and no other jobs.
     """
@@ -179,13 +180,13 @@ def _softened_for_one_node(all_findings: Sequence[Finding], profile: Document[Pr
         at = finding.problem.at
         if at in fitting_one_node:
             what = "only mode ddp with launcher srun on one node has this number: render refuses other jobs"
-            yield Finding("info", Problem(what, at, "remove the number: sbatchgen counts for each job"))
+            yield Finding("info", Problem(what, at, "remove the number: sbatchgen computes it for each job"))
         else:
             yield finding
 
 
 def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
-    """Return the launchers to check: "" for the default launcher, and those with settings in the profile."""
+    """Return the launchers to check: "" for the default launcher, and each launcher with settings."""
     in_partition = profile.partitions[Text(partition)].launchers if partition else {}
     return ["", *({**profile.launchers, **in_partition} if MODES[mode].launchers else {})]
 
@@ -193,7 +194,7 @@ def _launchers(profile: Profile, mode: str, partition: str | None) -> list[str]:
 def _resolved_job(
     profile: Document[Profile], mode: str, partition: str | None, launcher: str, **options: str
 ) -> ResolvedJob:
-    """Return a resolved job of a mode in a partition, with made-up values for what the profile requires."""
+    """Return a resolved job of a mode in a partition, with made-up values for options that are required."""
     texts = required_options(profile.value) | options
     texts |= {} if partition is None else {"partition": partition}
     keys = {f"options.{name}": text for name, text in texts.items()}
@@ -211,13 +212,13 @@ def _resolved_job(
 
 
 def made_up_environment(resolved: ResolvedJob) -> dict[str, str]:
-    """Return key and made-up value of the environment or image that users must name; {} without one."""
+    """Return the key of the environment or image that users must name, with a made-up value; {} for none."""
     required = resolved.runtime.needs(resolved.facts)
     return {required.key: "made-up"} if required and not resolved.software.get(required.key) else {}
 
 
 def required_options(profile: Profile) -> dict[str, str]:
-    """Return option -> made-up value, as text, for each option of sbatch that a profile requires."""
+    """Return a made-up value for each option of sbatch that a profile requires: {"account": "x"}."""
     values: dict[str, str] = {}
     for name in profile.required:
         for text in _MADE_UP:
@@ -228,7 +229,10 @@ def required_options(profile: Profile) -> dict[str, str]:
 
 
 def _script_findings(resolved: ResolvedJob, file: Path, places: Places) -> Iterator[Finding]:
-    """Report faults in lines of the script that come from the profile's lines of shell or its template."""
+    """Report faults of a job's script in lines that come from the profile's lines of shell.
+
+    A template of the profile that can't be rendered is reported as well.
+    """
     request = Request(resolved=resolved, places=places.with_templates_of(file), profile_file=file)
     try:
         script = render_request(request)

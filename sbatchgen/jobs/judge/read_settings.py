@@ -1,4 +1,4 @@
-"""The reader of `lint`'s settings: from flags, sbatchgen.yaml, and the profile with its policies."""
+"""Reads the settings of `lint` from its flags, from sbatchgen.yaml, and from the policies of the profile."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _read_profile(places: Places, named: str | None, project: JobSpec) -> Docume
 
 
 def _release_here(places: Places) -> str:
-    """Return Slurm's release in the user's only profile, on a machine with Slurm; "" if it is not known."""
+    """Return Slurm's release from the user's only profile; "" if it is not known, or sbatch is not here."""
     names = places.own_profiles() if in_shell("sbatch", places.environment) else []
     with contextlib.suppress(DocumentError):
         return (len(names) == 1 and read_checked_profile(places.profile(names[0])).value.slurm) or ""

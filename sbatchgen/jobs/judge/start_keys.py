@@ -1,6 +1,6 @@
 """Rules for the mode, launcher and runtime of a resolved job: SB011 to SB024, and SB043.
 
-The job's request to Slurm is judged by the rules that also judge scripts.
+Other rules judge the job's request to Slurm, because scripts have such a request as well.
 """
 
 from __future__ import annotations
@@ -37,18 +37,19 @@ def _tasks_of_launcher(job: JudgedJob) -> Iterator[Hit]:
     if resolved.options.ntasks is not None:
         what = "with ntasks alone Slurm may spread the tasks unevenly: 3 and 1 instead of 2 and 2"
         yield Hit(job.at("options.ntasks"), what, "use --nodes and --ntasks-per-node")
-    wanted = resolved.nproc_per_node if resolved.launcher == "srun" else 1
-    if tasks is not None and tasks != wanted:
-        who = f"launcher {resolved.launcher}" if resolved.launcher else f"mode {resolved.mode.name}"
-        what = f"{who} wants {counted(wanted, 'task')} on a node, but ntasks_per_node is {tasks}"
-        yield Hit(job.at("options.ntasks_per_node"), what, f"remove it, or set it to {wanted}")
+    needed_tasks = resolved.nproc_per_node if resolved.launcher == "srun" else 1
+    if tasks is not None and tasks != needed_tasks:
+        starter = f"launcher {resolved.launcher}" if resolved.launcher else f"mode {resolved.mode.name}"
+        what = f"{starter} wants {counted(needed_tasks, 'task')} on a node, but ntasks_per_node is {tasks}"
+        yield Hit(job.at("options.ntasks_per_node"), what, f"remove it, or set it to {needed_tasks}")
 
 
 @RULES.add("SB013", "error", "GPUs that the mode does not use")
 def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    options_set = {**vars(resolved.options), "gres": split_gpu_items(resolved.options.gres or "")[0] or None}
-    gpu_options = [name for name in GPU_OPTIONS if options_set[name] is not None]
+    gpus_in_gres, _ = split_gpu_items(resolved.options.gres or "")  # "gpu:2,tmp:9" -> "gpu:2"
+    options = {**vars(resolved.options), "gres": gpus_in_gres or None}
+    gpu_options = [name for name in GPU_OPTIONS if options[name] is not None]
     if resolved.mode.gpus == 1 and (gpus := resolved.main.gpus_per_node) > 1:
         what = f"mode '{resolved.mode.name}' uses one GPU, but {gpus} were asked for"
         yield Hit(
@@ -62,7 +63,7 @@ def _gpus_of_mode(job: JudgedJob) -> Iterator[Hit]:
 def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
     resolved, at = job.resolved, job.at("nproc_per_node")
     processes = resolved.nproc_per_node
-    # with processes_per_gpu: 2, each GPU counts as two, so each process has one
+    # With processes_per_gpu: 2, a GPU counts as two GPUs, so each process has a GPU of its own.
     gpus = resolved.gpus_per_node * resolved.partition.processes_per_gpu
     if resolved.mode.several_processes and gpus and processes != gpus:
         what = f"{counted(processes, 'process')} on a node with {counted(gpus, 'GPU')}"
@@ -74,9 +75,9 @@ def _process_per_gpu(job: JudgedJob) -> Iterator[Hit]:
 
 
 def _gives_each_task_several_gpus(job: JudgedJob) -> bool:
-    """Return whether the job's author gives each task several GPUs, for example for a pipeline."""
-    is_from_author = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
-    return is_from_author and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
+    """Return whether the user gives each task several GPUs, for example for a pipeline of layers."""
+    is_from_user = job.resolved.origin("options.gpus_per_task").level > Level.PARTITION
+    return is_from_user and sum(count for _, count in job.resources.gpus_per_task or ()) > 1
 
 
 @RULES.add("SB015", "warning", "DataParallel, where DDP is faster")
@@ -90,15 +91,17 @@ def _dataparallel(job: JudgedJob) -> Iterator[Hit]:
 def _gpus_known(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
     is_known = resolved.gpus_per_node or resolved.shards or resolved.partition.gpus_per_node
-    has_processes = resolved.origin("nproc_per_node").level > Level.DEFAULT
+    has_process_count = resolved.origin("nproc_per_node").level > Level.DEFAULT
     if resolved.programs and all(program.spec.gpus is not None for program in resolved.programs):
         return
-    if resolved.mode.gpus is not None or is_known or has_processes or not resolved.uses_slurm:
+    if resolved.mode.gpus is not None or is_known or has_process_count or not resolved.uses_slurm:
         return
     # SB203 reports a job that fits no partition, and SB201 a partition that the profile does not have.
     fits_no_partition = resolved.fits_no_partition and not resolved.partition_name
-    names_unknown = resolved.options.partition and resolved.profile.partitions and not job.partitions
-    if not fits_no_partition and not names_unknown:
+    names_unknown_partition = (
+        resolved.options.partition and resolved.profile.partitions and not job.partitions
+    )
+    if not fits_no_partition and not names_unknown_partition:
         what = f"profile '{resolved.profile.name}' does not say how many GPUs a node has"
         why_not = "how many GPUs a node has is not known"
         if resolved.partition.gpus_per_node == 0:
@@ -113,7 +116,7 @@ def _shards_known(job: JudgedJob) -> Iterator[Hit]:
     has_facts = resolved.uses_slurm and resolved.profile.partitions
     if resolved.shards and has_facts and not resolved.partition.shards_per_gpu:
         what = f"profile '{resolved.profile.name}' does not say how many shards a GPU of this partition has"
-        fix = "set shards_per_gpu in the profile if the cluster has them"
+        fix = "set shards_per_gpu in the profile if the cluster has shards"
         yield Hit(job.at("options.gres"), what, fix, why_not="no shards")
 
 
@@ -129,22 +132,23 @@ def _runtime_complete(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB043", "error", "an option of another runtime")
 def _option_of_runtime(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    keys = {key.name for key in resolved.runtime.keys}
-    for key in resolved.software.keys() - keys:
-        origin, runtime_by = resolved.origin(key), resolved.origin("runtime")
+    keys_of_runtime = {key.name for key in resolved.runtime.keys}
+    for key in resolved.software.keys() - keys_of_runtime:
+        origin, runtime_origin = resolved.origin(key), resolved.origin("runtime")
         least_level = Level.PROJECT if key in KEYS_CHOOSING_RUNTIME else Level.JOB
-        if origin.level < max(runtime_by.level, least_level):
+        if origin.level < max(runtime_origin.level, least_level):
             continue  # a higher layer has chosen another runtime
-        with_key = [
+        runtimes_with_key = [
             name for name, runtime in RUNTIMES.items() if any(other.name == key for other in runtime.keys)
         ]
-        names = " or ".join(filter(None, (", ".join(with_key[:-1]), with_key[-1])))
+        # "apptainer, enroot or shifter"
+        names = " or ".join(filter(None, (", ".join(runtimes_with_key[:-1]), runtimes_with_key[-1])))
         flag = RUNTIME_KEYS[key].field.metadata.get("flag", f"--{key.replace('_', '-')}")
         what = f"{flag} is for runtime {names}, but the runtime is {resolved.runtime.name}"
         fix = f"add --runtime {names}, or remove {flag}"
-        if runtime_by.level == origin.level:
+        if runtime_origin.level == origin.level:
             required = resolved.runtime.requires
-            fix = f"keep one of {origin.where} and {runtime_by.where}"
+            fix = f"keep one of {origin.where} and {runtime_origin.where}"
             if required and required.key != key:
                 fix += f"; runtime {resolved.runtime.name} takes {required.flag}"
         yield Hit(job.at(key), what, fix)
@@ -162,7 +166,7 @@ def _slurm_needed(job: JudgedJob) -> Iterator[Hit]:
         yield Hit(job.at("launcher"), what, "use --launcher torchrun or spawn")
     if resolved.starter.name != "srun" and resolved.runtime.srun_option:
         what = f"runtime '{resolved.runtime.name}' is started by srun, not by {resolved.starter.name}"
-        yield Hit(job.at("starter"), what, "starter: srun, or another runtime")
+        yield Hit(job.at("starter"), what, "write starter: srun, or use another runtime")
 
 
 @RULES.add("SB020", "error", "what the runtime takes for something else")
@@ -191,11 +195,13 @@ def _mounts(job: JudgedJob) -> Iterator[Hit]:
     for key, path in paths:
         text = VARIABLE.sub("", path)
         fix = "mount a symbolic link with a plain name"
-        _, *after_colon = text.split(":", 2)
-        if key == "binds":  # SRC:DST:OPTIONS
-            options = after_colon[1:]
-            after_colon = [part for part in options if not re.fullmatch(resolved.runtime.mount_options, part)]
-        if "," in text or after_colon:
+        _, *parts_after_colon = text.split(":", 2)
+        if key == "binds":  # SRC:DST:OPTIONS, so DST and known options may follow a colon
+            known_options = resolved.runtime.mount_options
+            parts_after_colon = [
+                part for part in parts_after_colon[1:] if not re.fullmatch(known_options, part)
+            ]
+        if "," in text or parts_after_colon:
             what = f"'{path}' can't be mounted: the path would be split at the comma or colon"
             yield Hit(job.at(key), what, fix)
         elif why := resolved.runtime.why_unmountable(text):

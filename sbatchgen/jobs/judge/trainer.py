@@ -1,4 +1,4 @@
-"""The user's own trainer: the facts in its source, and their consequences for restarts of the job."""
+"""The user's own trainer: the facts in its source, and whether a job that starts again can resume it."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ class TrainerJob(JudgedJob):
         super().__init__(resolved)
         self.submit_folder = submit_folder
         self.environment = environment  # the variables of the user's shell
-        self.has_earlier_job = has_earlier_job  # whether an earlier job has trained in the run folder
+        self.has_earlier_job = has_earlier_job  # whether an earlier job has trained in this run folder
 
     @cached_property
     def working_folder(self) -> Path | None:
@@ -40,8 +40,8 @@ class TrainerJob(JudgedJob):
         folder = ShellPath(
             (resolved.snapshot_dir if resolved.uses_slurm else "") or resolved.options.chdir or ""
         )
-        in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
-        if in_image or folder.unset(self.environment):
+        may_be_in_image = resolved.runtime.is_container and (resolved.trainer or "").startswith("/")
+        if may_be_in_image or folder.unset(self.environment):
             return None
         return self.submit_folder / folder.filled(self.environment)
 
@@ -58,8 +58,8 @@ class TrainerJob(JudgedJob):
             return promises_restarts(self.resolved)
         folder, saved_files = self.working_folder or self.submit_folder, self.source.saved_files
         may_have_checkpoint = not saved_files or any((folder / file.name).exists() for file in saved_files)
-        continues = self.resolved.stoppable or self.resolved.never_asks_for_restart
-        return self.has_earlier_job and continues and may_have_checkpoint
+        may_continue = self.resolved.stoppable or self.resolved.never_asks_for_restart
+        return self.has_earlier_job and may_continue and may_have_checkpoint
 
     @property
     def shared_file(self) -> SavedFile | None:
@@ -81,9 +81,9 @@ def check_trainer(job: TrainerJob) -> list[Finding]:
 
 def _named_file(file: SavedFile, args: Sequence[str]) -> str:
     """Return the name of a saved file: the value of the trainer's option for it, or the option's default."""
-    for word, following in itertools.zip_longest(args, args[1:], fillvalue=""):
-        if word == file.option or word.startswith(f"{file.option}="):
-            return str(following if word == file.option else word.partition("=")[2])
+    for arg, next_arg in itertools.zip_longest(args, args[1:], fillvalue=""):
+        if arg == file.option or arg.startswith(f"{file.option}="):
+            return str(next_arg if arg == file.option else arg.partition("=")[2])
     return file.name
 
 
@@ -94,13 +94,11 @@ _RESTART_KEYS = ("resume", "max_restarts", "requeue_on_node_fail", "options.sign
 def layer_without_restarts(
     resolved: ResolvedJob, submit_folder: Path | None, environment: Mapping[str, str]
 ) -> Layer | None:
-    """Return a layer with `resume: off` for a job whose own trainer certainly never asks for a restart.
+    """Return a layer with `resume: off` for a job if its own trainer certainly never asks for a restart.
 
-    The layer has --requeue if the trainer may load what it saves, so that Slurm starts the job again after a
-    node fails.
-
-    Return None if the user or the profile has set a key of restarts, if the trainer may handle signals, or if
-    its source can't be read. `submit_folder` is None if the files are on another machine.
+    If the trainer may load what it saves, the layer also has --requeue: Slurm then starts the job again after
+    a node fails. Return None if the user or the profile has set a key of restarts, if the trainer may handle
+    signals, or if its source can't be read. `submit_folder` is None if the files are on another machine.
     """
     is_decided = any(resolved.origin(key).level > Level.DEFAULT for key in _RESTART_KEYS)
     if submit_folder is None or not resolved.trainer or is_decided or promises_restarts(resolved):
@@ -119,13 +117,19 @@ def layer_without_restarts(
 
 
 def promises_restarts(resolved: ResolvedJob) -> bool:
-    """Return whether the job certainly starts again: at its limit, after preemption, or as the next job."""
+    """Return whether the job certainly starts again.
+
+    It may start again at its time limit, after preemption, or as the next job of a chain.
+    """
     is_requeued = resolved.partition.preemption == "requeue" and bool(resolved.options.requeue)
     return resolved.restartable and (resolved.consecutive or not resolved.asks_to_stop or is_requeued)
 
 
 def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
-    """Return the review's message after `restarts:` about lost work; "" if the training may be resumed."""
+    """Return a message about work that the time limit or a restart loses; "" if the training may be resumed.
+
+    The review shows the message in its row "restarts".
+    """
     if source is None or not (resolved.restartable or resolved.never_asks_for_restart):
         return ""
     fault = checkpoint_fault(str(resolved.trainer), source)
@@ -142,7 +146,7 @@ def work_lost(resolved: ResolvedJob, source: TrainerSource | None) -> str:
     return ""
 
 
-MAY_OVERWRITE = ", and may overwrite what it has saved"
+MAY_OVERWRITE = ", and may overwrite what it has saved"  # ends a message about a trainer that never loads
 
 
 def checkpoint_fault(trainer: str, source: TrainerSource | None) -> str:

@@ -1,6 +1,6 @@
-"""Rules for the user's own trainer, from its source and its Python: SB045 to SB060.
+"""Rules for the user's own trainer, its source, its Python and its folders: SB045 to SB060.
 
-The trainer is only read; it is neither imported nor run.
+The rules read the trainer's source. They neither import nor run the trainer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EDF_PAGE = "https://docs.cscs.ch/software/container-engine/edf/"
 _SYSTEM_FOLDERS = (Path("/usr/bin"), Path("/bin"), Path("/usr/local/bin"))
 # A Python in one of these prefixes may also find packages in the other, for example on Debian.
 _SYSTEM_PREFIXES = (Path("/usr"), Path("/usr/local"))
-# .pth files that add no folder to Python's search path.
+# Files of setuptools and virtualenv that add no folder to Python's search path, as other .pth files do.
 _HARMLESS_PTH = ("distutils-precedence.pth", "_virtualenv.pth")
 
 
@@ -63,14 +63,14 @@ def _not_a_trainer(job: TrainerJob) -> Iterator[Hit]:
         programs = [part.rpartition("/")[2] for part in first_line.decode("latin-1")[2:].split()[:2]]
         if first_line.startswith(b"#!") and not SHELLS.isdisjoint(programs):
             what = f"{trainer} is a script of shell: python3 can't run it"
-            fix = f"name the Python program that it starts; or, if it is a job: sbatchgen submit {trainer}"
+            fix = f"name the Python program that it starts{OR}if it is a job: sbatchgen submit {trainer}"
             yield Hit(job.at("trainer"), what, fix)
 
 
 def _number_of_starts(resolved: ResolvedJob) -> int:
     """Return how often the launcher starts the trainer, on all nodes together."""
-    starts_on_node = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
-    return resolved.nodes * starts_on_node if resolved.mode.several_processes else 1
+    starts_per_node = 1 if resolved.launcher == "spawn" else resolved.nproc_per_node
+    return resolved.nodes * starts_per_node if resolved.mode.several_processes else 1
 
 
 @RULES.add("SB046", "warning", "several copies of the same training")
@@ -113,13 +113,13 @@ def _lightning(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
     if not job.source or not resolved.mode.several_processes or resolved.launcher == "spawn":
         return
-    in_job = {"devices": resolved.nproc_per_node, "num_nodes": resolved.nodes}
+    job_sizes = {"devices": resolved.nproc_per_node, "num_nodes": resolved.nodes}
     options = {"devices": "--nproc-per-node", "num_nodes": "--nodes"}
-    computed = {"devices": 'devices="auto"', "num_nodes": 'num_nodes=int(os.environ["SLURM_NNODES"])'}
+    arguments = {"devices": 'devices="auto"', "num_nodes": 'num_nodes=int(os.environ["SLURM_NNODES"])'}
     for name, value in job.source.lightning_size.items():
-        if value != in_job[name]:
-            what = f"Trainer() of {resolved.trainer} has {name}={value}, and the job {in_job[name]}: "
-            fix = f"{computed[name]} in {resolved.trainer}; or {options[name]} {value}"
+        if value != job_sizes[name]:
+            what = f"Trainer() of {resolved.trainer} has {name}={value}, and the job {job_sizes[name]}: "
+            fix = f"{arguments[name]} in {resolved.trainer}; or {options[name]} {value}"
             yield Hit(job.at("trainer"), f"{what}it ends there", fix)
 
 
@@ -185,15 +185,15 @@ def _shared_file(job: TrainerJob) -> Iterator[Hit]:
 def _python_without_torch(job: TrainerJob) -> Iterator[Hit]:
     resolved = job.resolved
     needs_torch = job.source.needs_torch if job.source else resolved.is_bundled
-    prefix = _environment_folder(job) if needs_torch else None
+    prefix = _python_prefix(job) if needs_torch else None
     if prefix and _lacks_torch(prefix, job.environment):
         key = _ENVIRONMENT_KEYS.get(resolved.runtime.name, "runtime")
         fix = f"{word(str(prefix / 'bin/python3'))} -m pip install torch; or name another environment"
         yield Hit(job.at(key), f"the Python of the job has no torch: {prefix / 'bin/python3'}", fix)
     python = _system_python(job) if needs_torch and not prefix else None
     if python and _system_lacks_torch(python.parent.parent, job.environment):
-        what = f"the job starts {python}, and here that has no torch: "
-        what += "if a node has none either, the job ends there"
+        what = f"the job starts {python}, which has no torch on this machine: "
+        what += "if the nodes have none either, the job ends there"
         fix = f"name an environment with torch: --venv FOLDER or --conda-env NAME{OR}--set modules=NAME"
         yield Hit(job.at("runtime"), what, fix, "info")
 
@@ -201,16 +201,16 @@ def _python_without_torch(job: TrainerJob) -> Iterator[Hit]:
 @RULES.add("SB052", "warning", "packages of pip install --user that the job does not find")
 def _user_packages(job: TrainerJob) -> Iterator[Hit]:
     resolved, environment = job.resolved, job.environment
-    hides = resolved.hides_user_packages and resolved.runtime.finds_user_packages
+    hides_packages = resolved.hides_user_packages and resolved.runtime.finds_user_packages
     base = environment.get("PYTHONUSERBASE") or f"{environment.get('HOME', '')}/.local"
-    if not job.source or not hides or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
+    if not job.source or not hides_packages or "PYTHONNOUSERSITE" in {*resolved.env, *environment}:
         return
-    prefix = _environment_folder(job)
+    prefix = _python_prefix(job)
     # The packages of a module or an image are not known: it may have those that torch usually brings.
     available = WELL_KNOWN_PACKAGES if prefix is None else job.source.packages & {*_packages(prefix)}
     if names := sorted((job.source.packages & {*_packages(Path(base))}) - available):
         what = f"the job does not find {', '.join(names)}, which {resolved.trainer} imports: packages in "
-        what += f"{base} are hidden from it, since they may take the place of those of the environment"
+        what += f"{base} are hidden from it, because they may replace packages of the environment"
         fix = "--set user_packages=true (or user_packages: true); or install them into the environment"
         yield Hit(job.at("trainer"), what, fix)
 
@@ -226,13 +226,13 @@ def _mounted(job: TrainerJob) -> Iterator[Hit]:
     )
     if mounts is None or not job.working_folder:
         return
-    folders = {
+    folders_of_script = {
         "$PWD": job.working_folder,
         "$RUN_DIR": _local_path(resolved.run_dir, job),
         "$DATA_DIR": _local_path(resolved.data, job),
         "$CODE_DIR": _local_path(resolved.code or str(bundled("code")), job),
     }
-    needed = {path for name in needed_folders(resolved, "") if (path := folders.get(name))}
+    needed = {path for name in needed_folders(resolved, "") if (path := folders_of_script.get(name))}
     mounted = [Path(mount) for mount in mounts]
     missing: list[Path] = []
     for folder in sorted(needed):
@@ -256,10 +256,10 @@ def _old_profile(job: TrainerJob) -> Iterator[Hit]:
 
 
 def _profile_to_type(resolved: ResolvedJob) -> str:
-    """Return what to type for a job's profile: its name, or its file if the search finds no such name."""
+    """Return a job's profile as a word to type: its name, or its file if the search finds no such name."""
     name = str(resolved.profile.name)
     places = (origin.where for origin in resolved.origins.values() if origin.level is Level.PROFILE)
-    parts = (place.rpartition(":") for place in places)
+    parts = (place.rpartition(":") for place in places)  # "/home/ann/mycluster.yaml:4"
     file = Path(next((file for file, _, line in parts if file and line), name))
     is_found_by_name = file.is_absolute() and file.parent.name == "profiles" and file.stem == name
     return word(name if is_found_by_name else str(file))
@@ -274,7 +274,7 @@ def _local_path(path: str, job: TrainerJob) -> Path | None:
 
 
 def _packages(prefix: Path) -> Iterator[str]:
-    """Yield the names of the packages and modules in the library folders of a prefix."""
+    """Yield the names of the packages and modules in site-packages below a prefix such as a venv."""
     for path in prefix.glob("lib/python3*/site-packages/*"):
         yield path.name.removesuffix(".py")
 
@@ -282,23 +282,26 @@ def _packages(prefix: Path) -> Iterator[str]:
 _ENVIRONMENT_KEYS = {"venv": "venv", "conda": "conda_env"}  # runtime -> the key that names its environment
 
 
-def _environment_folder(job: TrainerJob) -> Path | None:
-    """Return the prefix of the Python that the job will run, such as a venv; None if it is not certain."""
+def _python_prefix(job: TrainerJob) -> Path | None:
+    """Return the folder of the environment whose Python the job will run; None if it is not certain.
+
+    For runtime host it is the environment of this shell's python3, such as an activated venv.
+    """
     resolved, folder, environment = job.resolved, job.submit_folder, job.environment
     if _job_changes_python(job):
         return None
     name = resolved.software.get(_ENVIRONMENT_KEYS.get(resolved.runtime.name, ""))
     if resolved.runtime.name == "conda" and name and "/" not in name:
-        root = resolved.facts.root
-        known = bool(root) and not root.unset(environment)
-        return folder / root.filled(environment) / "envs" / name if known else None
+        conda_root = resolved.facts.root
+        is_known = bool(conda_root) and not conda_root.unset(environment)
+        return folder / conda_root.filled(environment) / "envs" / name if is_known else None
     if resolved.runtime.name != "host":
         path = ShellPath(name or "")
         return folder / path.filled(environment) if name and not path.unset(environment) else None
     prefix = Path(in_shell("python3", environment) or "/").parent.parent
     user_folders = [environment.get(variable) for variable in ("HOME", "VIRTUAL_ENV", "CONDA_PREFIX")]
     is_of_user = any(folder and prefix.is_relative_to(folder) for folder in user_folders)
-    return prefix if is_of_user and _gets_this_path(job) else None
+    return prefix if is_of_user and _keeps_python_of_shell(job) else None
 
 
 def _job_changes_python(job: TrainerJob) -> bool:
@@ -308,8 +311,8 @@ def _job_changes_python(job: TrainerJob) -> bool:
     return bool(has_setup or settings.python) or bool({"PATH", "PYTHONPATH"} & {*job.resolved.env})
 
 
-def _gets_this_path(job: TrainerJob) -> bool:
-    """Return whether the job gets the PATH of this shell, and PYTHONPATH adds no folders of packages."""
+def _keeps_python_of_shell(job: TrainerJob) -> bool:
+    """Return whether the job gets the PATH of this shell, and no PYTHONPATH adds folders of packages."""
     gets_all_variables = not job.resolved.uses_slurm or "export" not in job.resolved.directives
     return gets_all_variables and "PYTHONPATH" not in job.environment
 
@@ -318,13 +321,13 @@ def _system_python(job: TrainerJob) -> Path | None:
     """Return the system's Python if the job will certainly run it; None otherwise."""
     python = Path(in_shell("python3", job.environment) or "/")
     is_host = job.resolved.runtime.name == "host" and python.parent in _SYSTEM_FOLDERS
-    return python if is_host and not _job_changes_python(job) and _gets_this_path(job) else None
+    return python if is_host and not _job_changes_python(job) and _keeps_python_of_shell(job) else None
 
 
 def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
     """Return whether the system's Python certainly finds no torch.
 
-    Its folders and ~/.local have neither torch nor a .pth file that adds folders.
+    That is so if its folders and ~/.local have neither torch nor a .pth file that adds folders.
     """
     roots = {prefix, *_SYSTEM_PREFIXES, Path(environment.get("HOME", "/"), ".local")}
     libraries = [library for root in roots for library in root.glob("lib*/python3*/*-packages")]
@@ -334,22 +337,22 @@ def _system_lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
 def _lacks_torch(prefix: Path, environment: Mapping[str, str]) -> bool:
     """Return whether the Python of an environment certainly finds no torch.
 
-    Neither the environment nor ~/.local has torch, no .pth file of the environment adds folders, and the
-    environment does not share the system's packages.
+    That is so if neither the environment nor ~/.local has torch, no .pth file of the environment adds
+    folders, and the environment does not share the system's packages.
     """
     config = b""
     with contextlib.suppress(OSError):
         config = files.read_start(prefix / "pyvenv.cfg", 1 << 16).lower()
     libraries = [*prefix.glob("lib/python3*/site-packages")]
-    local = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
-    may_have_torch = _has_torch((*libraries, *local)) or _adds_folders(libraries)
-    shares_system = re.search(rb"include-system-site-packages\s*=\s*true", config)
+    user_libraries = Path(environment.get("HOME", "/"), ".local/lib").glob("python3*/site-packages")
+    may_have_torch = _has_torch((*libraries, *user_libraries)) or _adds_folders(libraries)
+    shares_system_packages = re.search(rb"include-system-site-packages\s*=\s*true", config)
     is_environment = bool(libraries) and (prefix / "bin/python3").exists()
-    return is_environment and not (may_have_torch or shares_system)
+    return is_environment and not (may_have_torch or shares_system_packages)
 
 
 def _has_torch(libraries: Iterable[Path]) -> bool:
-    """Return whether one of these folders of packages has torch."""
+    """Return whether one of these folders holds torch."""
     return any((library / name).exists() for library in libraries for name in ("torch", "torch.py"))
 
 

@@ -1,6 +1,6 @@
-"""The arguments of the trainer and the pattern of its checkpoints, as words of bash.
+"""Turns the arguments of the trainer and of the launcher, and the pattern of checkpoints, into words of bash.
 
-Placeholders in them, such as {run_dir}, become variables and values of the script.
+Placeholders such as {run_dir} become variables of the script, or values.
 """
 
 import functools
@@ -13,7 +13,7 @@ from sbatchgen.jobs.inputs.options import GPU_OPTIONS
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.jobs.runtimes.base import from_submit_folder
 
-NODE_RANK = "@node_rank@"  # a mark in the script that each task replaces with the number of its node
+NODE_RANK = "@node_rank@"  # a mark in arguments, which each task replaces with the number of its node
 LOCAL_PORT = 20000  # MASTER_PORT of a job that runs on this machine without Slurm
 # Placeholders that are known once a checkpoint exists, each with the word of bash that replaces it.
 CHECKPOINT_PLACEHOLDERS = {"checkpoint": '"$checkpoint"', "checkpoint_dir": '"${checkpoint%/*}"'}
@@ -21,7 +21,7 @@ _GLOB = re.compile(r"(\*+|\?|\[[!^]?[\w-]+\])")  # *, ? or [0-9] in a pattern of
 
 
 def node_rank(resolved: ResolvedJob) -> str:
-    """Return the number of a node in the job, as a word of bash."""
+    """Return the number of the node on which a task runs, from 0, as a word of bash."""
     if resolved.profile.scheduler == "env":
         return '"$RANK"'  # the platform sets it to the number of the node
     return quoting.word(NODE_RANK) if resolved.uses_slurm and resolved.nodes > 1 else "0"
@@ -37,19 +37,19 @@ def nnodes(resolved: ResolvedJob) -> str:
 def nproc(resolved: ResolvedJob) -> str:
     """Return the number of processes on a node, as a word of bash.
 
-    If it is certainly the number of GPUs on the node, the word is Slurm's variable for that number. Users can
-    then submit the script with another number of GPUs.
+    If each process certainly has one GPU, the word is Slurm's variable with the number of GPUs on the node.
+    Users can then submit the script with another number of GPUs.
     """
     count, options = str(resolved.nproc_per_node), resolved.options
-    requested = [name for name in GPU_OPTIONS if getattr(options, name)]
-    is_one_per_gpu = resolved.nproc_per_node == resolved.gpus_per_node
-    if resolved.share or not (resolved.uses_slurm and is_one_per_gpu) or options.exclusive or resolved.shards:
+    gpu_options = [name for name in GPU_OPTIONS if getattr(options, name)]
+    has_gpu_per_process = resolved.uses_slurm and resolved.nproc_per_node == resolved.gpus_per_node
+    if resolved.share or not has_gpu_per_process or options.exclusive or resolved.shards:
         return count
     if resolved.partition.exclusive and resolved.gpus_per_node != resolved.partition.gpus_per_node:
         return count  # the batch shell counts all GPUs of the node, but its steps get the requested GPUs
-    if not requested:  # the command line of sbatch may request GPUs
+    if not gpu_options:  # the command line of sbatch may request GPUs
         return f'"${{SLURM_GPUS_ON_NODE:-{count}}}"'
-    return '"$SLURM_GPUS_ON_NODE"' if requested[0] in ("gpus_per_node", "gres") else count
+    return '"$SLURM_GPUS_ON_NODE"' if gpu_options[0] in ("gpus_per_node", "gres") else count
 
 
 def resume(resolved: ResolvedJob) -> str:
@@ -62,16 +62,16 @@ def resume(resolved: ResolvedJob) -> str:
 def _rendezvous_word(
     variable: str, word_without_slurm: Callable[[ResolvedJob], str]
 ) -> Callable[[ResolvedJob], str]:
-    """Return a function that returns "$VARIABLE" as a word of bash.
+    """Return the function that makes the word for a placeholder of the rendezvous: "$VARIABLE".
 
-    For a job on a single machine without Slurm, that function returns the word of `word_without_slurm`.
+    For a job on a single machine without Slurm, it returns the word that `word_without_slurm` makes.
     """
     return lambda resolved: (
         f'"${variable}"' if resolved.profile.scheduler != "none" else word_without_slurm(resolved)
     )
 
 
-# The placeholders in arguments of a trainer, and the function that makes the word for each.
+# The placeholders in arguments, each with the function that makes its word of bash for a job.
 PLACEHOLDERS: dict[str, Callable[[ResolvedJob], str]] = {
     "run_dir": lambda _: '"$RUN_DIR"',
     "data_dir": lambda _: '"$DATA_DIR"',
@@ -97,13 +97,13 @@ def placeholders(resolved: ResolvedJob) -> frozenset[str]:
 
 
 def names(*texts: str) -> frozenset[str]:
-    """Return the names of the placeholders in some texts."""
+    """Return the names of the placeholders in some texts: "{run_dir}/log" -> {"run_dir"}."""
     pieces = (piece for text in texts if "{" in text for piece in _pieces(text))
     return frozenset(piece[1:-1] for piece, is_text in pieces if not is_text)
 
 
 def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield each word that may be a mistyped placeholder, with the correct one: "{run-dir}", "{run_dir}".
+    """Yield each mistyped placeholder in a text with the placeholder that is meant: "{run-dir}", "{run_dir}".
 
     `params` are the parameters of a sweep, which are also placeholders.
     """
@@ -113,16 +113,16 @@ def mistyped(text: str, params: Sequence[str] = ()) -> Iterator[tuple[str, str]]
         for name in () if is_placeholder else re.findall(r"(?<!\{)\{([A-Za-z][\w:-]*)\}(?!\})", piece):
             if name in params:
                 continue
-            spelled = name.lower().replace("-", "_")
-            is_variable = spelled.startswith("env:")
-            if meant := "env:NAME" if is_variable else nearest(spelled, [*_KNOWN_NAMES, *params], 0.85):
+            normal_name = name.lower().replace("-", "_")
+            is_variable = normal_name.startswith("env:")
+            if meant := "env:NAME" if is_variable else nearest(normal_name, [*_KNOWN_NAMES, *params], 0.85):
                 yield f"{{{name}}}", f"{{{meant}}}"
 
 
 def with_params(text: str, resolved: ResolvedJob, quote: Callable[[str], str]) -> str:
-    """Return a text with parameters of a sweep as a word of bash: lr-{lr} -> lr-"${param[lr]}".
+    """Return a text as a word of bash that has the parameters of a sweep: lr-{lr} -> lr-"${param[lr]}".
 
-    `quote` returns the text between the parameters as words.
+    `quote` is the function that quotes the text between the parameters.
     """
     pieces = resolved.sweep.pieces(text) if resolved.sweep else [text]  # text and parameter by turns
     words = []
@@ -134,7 +134,7 @@ def with_params(text: str, resolved: ResolvedJob, quote: Callable[[str], str]) -
 
 
 def word(text: str, resolved: ResolvedJob, *, glob: bool = False) -> str:
-    """Return an argument with its placeholders as a word of bash: {run_dir}/a b -> "$RUN_DIR"'/a b'.
+    """Return an argument, which may have placeholders, as a word of bash: {run_dir}/a b -> "$RUN_DIR"'/a b'.
 
     With `glob`, bash replaces patterns such as *.pt with names of files.
     """
@@ -167,7 +167,7 @@ def checkpoints(resolved: ResolvedJob) -> str:
 
 
 def resume_args(resolved: ResolvedJob) -> str:
-    """Return the arguments that the trainer also gets if a checkpoint exists, as words; "" without any."""
+    """Return as words the further arguments of a trainer that resumes from a checkpoint; "" without any."""
     return " ".join(word(arg, resolved) for arg in resolved.resume_args) if resolved.gives_resume_args else ""
 
 
@@ -187,11 +187,14 @@ def argument_lines(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def point_cases(resolved: ResolvedJob) -> tuple[str, ...]:
-    """Return the lines of a `case` that set the values and arguments of each point of a sweep."""
+    """Return the lines of a `case` for the points of a sweep: "0) param=([lr]=0.1) ;;".
+
+    Each line sets the values and the arguments of its point.
+    """
     sweep = resolved.sweep
     if sweep is None:
         return ()
-    quoted = functools.lru_cache(maxsize=None)(lambda arg: word(arg, resolved))  # values occur many times
+    quoted = functools.lru_cache(maxsize=None)(lambda arg: word(arg, resolved))  # points share values
     lines = []
     for number, point in enumerate(sweep.points):
         values = dict(zip(sweep.names, point, strict=True))
@@ -204,7 +207,7 @@ def point_cases(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def point_name(resolved: ResolvedJob) -> str:
-    """Return the name of the point that the script runs: its values, as text for double quotes."""
+    """Return the name of a sweep's point, as text for double quotes: "lr=${param[lr]}"."""
     values = [f"{name}=${{param[{name}]}}" for name in resolved.placeholder_names]
     return " ".join([*values, *(["${point_args[*]}"] if _adds_arguments(resolved) else [])])
 

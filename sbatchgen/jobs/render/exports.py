@@ -1,4 +1,4 @@
-"""The variables that the script of a resolved job exports.
+"""The variables that the script of a resolved job exports, and their `export` lines.
 
 The words of an `export` are the text after `export` in the script, such as "RUN_DIR PYTHONUNBUFFERED=1".
 """
@@ -15,7 +15,7 @@ NO_USER_PACKAGES = {"PYTHONNOUSERSITE": "1"}  # ignore packages in ~/.local
 
 
 def variables(resolved: ResolvedJob) -> dict[str, str]:
-    """Return the variables whose values are known when the script is rendered."""
+    """Return the variables whose values sbatchgen knows, unlike values that bash computes on the node."""
     return _common_values(resolved) | {
         name: value for name, value in resolved.env.items() if value is not None
     }
@@ -30,7 +30,7 @@ def exported_names(resolved: ResolvedJob) -> tuple[str, ...]:
         *resolved.inherited,
         *launch.trainer_folders(resolved),
     )
-    # `launch.command_lines` extends the container's own values of these variables
+    # The job's command extends the container's own values of these variables (`launch.command_lines`).
     extended = ["PYTHONPATH", *resolved.extended] if resolved.runtime.is_container else []
     return tuple(name for name in exported if name not in extended)
 
@@ -42,23 +42,24 @@ def export_lines(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def program_export_lines(program: ResolvedJob, resolved: ResolvedJob) -> Sequence[str]:
-    """Return the words of each `export` that a program needs in addition to the job's exports."""
+    """Return the words of each `export` that a program needs beyond the exports of the whole job."""
     job_words = {*_words_without_env(resolved), *file_variables(resolved)}
     program_words = [*_words_without_env(program), *file_variables(program)]
     return quoting.packed(word for word in program_words if word not in job_words)
 
 
 def file_variables(resolved: ResolvedJob) -> list[str]:
-    """Return the words of `export` for files between trainer and script: SBATCHGEN_EXIT_FILE=$RUN_DIR/exit.
+    """Return the words of `export` that name files for the trainer: SBATCHGEN_EXIT_FILE=$RUN_DIR/exit.
 
-    Only the user's own trainer needs the variable of `stop`: the bundled trainer knows the place of `stop`.
+    The script and the trainer communicate through these files (see `launch.exchanged_files`). The bundled
+    trainer knows the place of the file `stop`, so only the user's own trainer needs a variable for it.
     """
     files = [name for name in launch.exchanged_files(resolved) if resolved.trainer or name != "stop"]
     return [f"SBATCHGEN_{name.upper()}_FILE=$RUN_DIR/{name}" for name in files]
 
 
 def _words_without_env(resolved: ResolvedJob) -> list[str]:
-    """Return the exported variables that are not in the job's key `env`, as words of `export`."""
+    """Return the words of `export` for all variables that are not in the job's key `env`."""
     words = [
         f"{name}={quoting.word(value)}"
         for name, value in _common_values(resolved).items()
@@ -73,7 +74,7 @@ def _words_without_env(resolved: ResolvedJob) -> list[str]:
 
 
 def node_setup_lines(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the words of each `export` before the setup of nodes: the run folder, and the job's `env`."""
+    """Yield the words of each `export` that `setup_per_node` needs: the run folder and the job's `env`."""
     yield "RUN_DIR"
     yield from _env_words(resolved)
 
@@ -81,13 +82,13 @@ def node_setup_lines(resolved: ResolvedJob) -> Iterator[str]:
 def _env_words(resolved: ResolvedJob) -> Iterator[str]:
     """Yield the words of each `export` for the job's `env`.
 
-    A value that names another variable is the only one of its `export`, because bash expands all values
-    before it sets the first variable.
+    A value that names a variable gets an `export` of its own. In one `export`, bash expands all values before
+    it sets the first variable, so the value would miss a variable that the same `export` sets.
     """
-    plain_words: list[str] = []  # of values that name no variable
+    plain_words: list[str] = []  # words with values that name no variable
     for name, value in resolved.env.items():
         if name in resolved.extended:
-            continue  # `launch.command_lines` sets the variable
+            continue  # the job's command sets the variable inside the container (`launch.command_lines`)
         if value is not None and VARIABLE.search(value):
             yield from quoting.packed(plain_words)
             yield f"{name}={arguments.with_params(value, resolved, quoting.value)}"
@@ -98,7 +99,7 @@ def _env_words(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _common_values(resolved: ResolvedJob) -> dict[str, str]:
-    """Return the variables whose values follow from other keys of the job than `env`, and are known now."""
+    """Return the variables with known values that do not come from the job's key `env`."""
     exports = COMMON_ENV | (NO_USER_PACKAGES if resolved.hides_user_packages else {})
     exports |= {"HANG": resolved.hang} if resolved.hang else {}
     if resolved.programs:  # each program has its own CPUs

@@ -11,7 +11,7 @@ from sbatchgen.jobs.resolved.resolved_job import GPU_CPUS, ResolvedJob, Share
 from sbatchgen.jobs.runtimes.base import GPU_VARIABLES, from_submit_folder, path_in_bash
 
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT")
-# A trainer with these variables takes itself for a rank of srun, but finds no world size and no address.
+# Unset for a single process: a trainer that sees them takes itself for one of several ranks of srun.
 _SRUN_RANK_VARIABLES = ("SLURM_PROCID", "SLURM_NTASKS")
 _FILE_DATASETS = ("mnist", "cifar10", "imagefolder")  # data sets that the bundled trainer reads from files
 
@@ -19,7 +19,7 @@ _FILE_DATASETS = ("mnist", "cifar10", "imagefolder")  # data sets that the bundl
 def command_lines(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> tuple[str, ...]:
     """Return the lines of the command that starts the training, quoted for bash.
 
-    `exported` are the names of variables that a container must get, `mounted` the folders that it mounts.
+    `exported` has the names of the variables that a container must get, `mounted` the folders to mount in it.
     """
     runtime = quoting.packed(_runtime_words(resolved, exported, mounted))
     return (*_step_lines(resolved), *runtime, *_task_setup_words(resolved), *program_lines(resolved))
@@ -34,18 +34,17 @@ def preflight_command(
     resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str], job_id: str
 ) -> str:
     """Return the command that checks the nodes before the training; "" if the job has no such check."""
-    setting, per_task = resolved.settings.preflight, resolved.resources.gpus_per_task
-    if not setting:
+    if not resolved.settings.preflight:
         return ""
-    gpus = resolved.gpus_per_node or min(resolved.shards, 1)
-    if per_task:  # srun inherits the option, so each check sees these GPUs
-        gpus = sum(count for _, count in per_task)
+    gpus = resolved.gpus_per_node or min(resolved.shards, 1)  # all shards of a job are on one GPU
+    if gpus_per_task := resolved.resources.gpus_per_task:  # srun inherits --gpus-per-task
+        gpus = sum(count for _, count in gpus_per_task)
     if resolved.programs:
         gpus = resolved.gpus_of_programs
     may_be_shared = not resolved.uses_slurm or resolved.shards or resolved.partition.oversubscribed
     words = ['python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR"', f"--gpus {gpus}"]
     words += ["--shared"] if gpus and may_be_shared else []
-    words += [f'--exclude "{job_id}"'] if setting is not True and resolved.uses_slurm else []
+    words += [f'--exclude "{job_id}"'] if excludes_bad_nodes(resolved) else []
     words += ["-- srun" if resolved.uses_slurm else "--", *_runtime_words(resolved, exported, mounted)]
     words += [quoting.value(resolved.settings.python or "python3")]
     return " \\\n        ".join(quoting.packed(words))
@@ -54,20 +53,23 @@ def preflight_command(
 def container_lines(
     resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the words that start any program in the job's container; () without Slurm or a container."""
+    """Return the lines before a command that run it in the job's container, for example a user's shell.
+
+    The result is () without Slurm, without a container, and for a job with several programs.
+    """
     has_container = resolved.uses_slurm and resolved.runtime.is_container and not resolved.programs
     return tuple(quoting.packed(_runtime_words(resolved, exported, mounted))) if has_container else ()
 
 
 def excludes_bad_nodes(resolved: ResolvedJob) -> bool:
-    """Return whether the preflight check requeues the job without its bad nodes."""
+    """Return whether the preflight check requeues the job and excludes its bad nodes."""
     return resolved.uses_slurm and resolved.settings.preflight not in (None, False, True)
 
 
 def requeue_command(resolved: ResolvedJob) -> str:
-    """Return the start of the command that requeues a job; the job's id is the next word."""
-    without_hung_nodes = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude'
-    return without_hung_nodes if resolved.hang == "requeue" else "scontrol requeue"
+    """Return the command that requeues a job, without its last word, the job's id."""
+    requeue_without_hung_nodes = 'python3 "$CODE_DIR/training/preflight.py" "$RUN_DIR" --exclude'
+    return requeue_without_hung_nodes if resolved.hang == "requeue" else "scontrol requeue"
 
 
 def node_setup_command(resolved: ResolvedJob) -> str:
@@ -80,24 +82,24 @@ def node_setup_command(resolved: ResolvedJob) -> str:
 
 
 def _task_setup_words(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the words before a task's program that run `setup_per_task` and fill in {node_rank}."""
+    """Yield the words that start a task's program after its `setup_per_task`, and fill in {node_rank}."""
     lines = resolved.settings.setup_per_task
     rank = arguments.node_rank(resolved) if "node_rank" in arguments.placeholders(resolved) else ""
     fills_in_rank = arguments.NODE_RANK in rank
     if lines or fills_in_rank:
-        words = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if fills_in_rank else "$@"
-        text = quoting.shell_text((*lines, f'exec "{words}"'))
+        program = f"${{@//{arguments.NODE_RANK}/$SLURM_NODEID}}" if fills_in_rank else "$@"
+        text = quoting.shell_text((*lines, f'exec "{program}"'))
         yield f"bash -c {text} task"  # bash's messages begin with "task"
 
 
 def setup_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return the profile's lines of shell, and a line that turns off the options that they set.
+    """Return the profile's lines of shell, and a line that turns off the shell options that they set.
 
-    With a `set -e` of these lines, the script would end before it starts the job again.
+    If `set -e` stayed on, a failing trainer would end the script before the script starts the job again.
     """
-    has_set = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
-    turn_off = ["set +eu +o pipefail # what these lines set"] if has_set else []
-    return (*quoting.mark_empty_lines(lines), *turn_off)
+    sets_options = any(re.search(r"(?:^|[;&|\s])set\s+-", line) for line in lines)
+    reset_line = ["set +eu +o pipefail # what these lines set"] if sets_options else []
+    return (*quoting.mark_empty_lines(lines), *reset_line)
 
 
 def exchanged_files(resolved: ResolvedJob) -> tuple[str, ...]:
@@ -115,12 +117,12 @@ def exchanged_files(resolved: ResolvedJob) -> tuple[str, ...]:
 
 
 def hides_rank(resolved: ResolvedJob) -> bool:
-    """Return whether Slurm's variables of ranks are hidden from the trainer, as it is a single process."""
+    """Return whether Slurm's variables of ranks are hidden from the trainer, which is a single process."""
     return resolved.uses_slurm and bool(resolved.trainer) and not resolved.mode.several_processes
 
 
 def needs_rendezvous(resolved: ResolvedJob) -> bool:
-    """Return whether Slurm tasks need MASTER_ADDR and MASTER_PORT to meet, or an argument names them."""
+    """Return whether the job needs MASTER_ADDR and MASTER_PORT, for its tasks or for its arguments."""
     if resolved.programs:  # each program that needs a rendezvous has its own
         return False
     is_named = not {"master_addr", "master_port"}.isdisjoint(arguments.placeholders(resolved))
@@ -132,24 +134,24 @@ _PORTS_OF_JOB = 8  # ports that are reserved for a job with one program
 
 
 def first_port(resolved: ResolvedJob, ports: int = _PORTS_OF_JOB) -> str:
-    """Return the first of several ports that are reserved for a job, as a word of bash.
+    """Return the first of a job's ports as a word of bash: "$((20000 + SLURM_JOB_ID % 1250 * 8))".
 
-    Each job takes a block of the profile's ports, by its job id. Return "" if the profile names no range of
-    ports. The script then looks for ports below those that the kernel gives to any program.
+    The job id chooses one of the blocks of ports in the profile's range. Return "" if the profile names no
+    range. The script then looks for ports below those that the kernel gives to any program.
     """
     network = resolved.settings.network
     if not network.port_base:
         return ""
     block_size = -(-ports // _PORTS_OF_JOB) * _PORTS_OF_JOB  # rounded up
     id_in_bash = "SLURM_JOB_ID" if resolved.uses_slurm else "$$"
-    blocks, factor = int(network.port_count), ""
-    if blocks >= block_size:  # else the range is too small for blocks
-        blocks, factor = blocks // block_size, f" * {block_size}"
-    return f"$(({network.port_base} + {id_in_bash} % {blocks}{factor}))"
+    choices, factor = int(network.port_count), ""  # in a range that is smaller than a block: any port of it
+    if choices >= block_size:
+        choices, factor = choices // block_size, f" * {block_size}"
+    return f"$(({network.port_base} + {id_in_bash} % {choices}{factor}))"
 
 
 def watches_step_ends(resolved: ResolvedJob) -> bool:
-    """Return whether training/step_end.py watches the end of Slurm steps with several tasks."""
+    """Return whether the job has steps of srun with several tasks, whose end training/step_end.py watches."""
     jobs = [program.job for program in resolved.programs] or [resolved]
     return resolved.uses_slurm and any(_has_several_tasks(job) and job.starter.name == "srun" for job in jobs)
 
@@ -157,8 +159,8 @@ def watches_step_ends(resolved: ResolvedJob) -> bool:
 def uses_code(resolved: ResolvedJob) -> bool:
     """Return whether the script or one of its programs starts a file of the training package."""
     counts_repeats = resolved.restartable and not resolved.asks_to_stop  # with training/repeats.py
-    checks = counts_repeats or bool(resolved.settings.preflight) or watches_step_ends(resolved)
-    return checks or any(map(_starts_code, resolved.jobs))
+    script_needs_code = counts_repeats or bool(resolved.settings.preflight) or watches_step_ends(resolved)
+    return script_needs_code or any(map(_starts_code, resolved.jobs))
 
 
 def _starts_code(resolved: ResolvedJob) -> bool:
@@ -176,22 +178,22 @@ def _reads_data(resolved: ResolvedJob) -> bool:
     """Return whether the trainer of a job or program may read the data folder."""
     if "data_dir" in arguments.placeholders(resolved):
         return True
-    level = resolved.origin("data").level
+    data_level = resolved.origin("data").level
     if resolved.is_command:
         return False
-    if resolved.trainer:  # the profile's data set is for the bundled trainer
-        return level >= Level.PROJECT
+    if resolved.trainer:  # the data folder of a profile is for the bundled trainer
+        return data_level >= Level.PROJECT
     dataset = _dataset(resolved.args)  # perhaps the placeholder of a sweep's parameter
     is_placeholder = dataset.strip("{}") in resolved.placeholder_names
-    return level > Level.DEFAULT or dataset in _FILE_DATASETS or is_placeholder
+    return data_level > Level.DEFAULT or dataset in _FILE_DATASETS or is_placeholder
 
 
 def trainer_folders(resolved: ResolvedJob) -> tuple[str, ...]:
     """Return the names of the variables in which the user's own trainer finds its folders and checkpoint."""
     if not resolved.trainer:
         return ()
-    is_exported = {"RUN_DIR": True, "DATA_DIR": uses_data(resolved), "RESUME": gives_resume(resolved)}
-    return tuple(name for name in is_exported if is_exported[name])
+    exported = {"RUN_DIR": True, "DATA_DIR": uses_data(resolved), "RESUME": gives_resume(resolved)}
+    return tuple(name for name, is_exported in exported.items() if is_exported)
 
 
 def gives_resume(resolved: ResolvedJob) -> bool:
@@ -211,12 +213,12 @@ def mounted_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, .
 def needed_folders(resolved: ResolvedJob, folder_variable: str) -> tuple[str, ...]:
     """Return the folders that a container must see, in the form of `mounted_folders`."""
     binds = resolved.software.get("binds") or ()
-    same_paths = [bind for bind in binds if ":" not in bind]
+    binds_at_same_path = [bind for bind in binds if ":" not in bind]  # not SRC:DST
 
     def is_bound(path: str) -> bool:
-        return any(path == bind or path.startswith(f"{bind}/") for bind in same_paths)
+        return any(path == bind or path.startswith(f"{bind}/") for bind in binds_at_same_path)
 
-    folders = ["$PWD"]  # texts for double quotes, so [1:-1] removes the quotes around others
+    folders = ["$PWD"]  # texts for double quotes; [1:-1] below removes the quotes that `quoting.path` adds
     if not is_bound(resolved.run_dir):
         folders.append("$RUN_DIR")
     if uses_data(resolved) and not is_bound(resolved.data):
@@ -245,7 +247,7 @@ def _step_lines(resolved: ResolvedJob) -> Iterator[str]:
     else:
         yield " ".join(["srun", *options])
     step = dict(resolved.step)
-    if step.get("cpu-bind") == GPU_CPUS:  # "false" if tasks have no GPUs of their own
+    if step.get("cpu-bind") == GPU_CPUS:  # a word of sbatchgen, which srun does not know
         masks = ",".join(cpus.mask for cpus in resolved.partition.gpu_cpus)
         step["cpu-bind"] = f"mask_cpu:{masks}" if resolved.binds_to_gpu_cpus else "false"
     texts = {name: "" if text == "true" else f"={quoting.value(text)}" for name, text in step.items()}
@@ -288,8 +290,8 @@ def _share_options(share: Share) -> Iterator[tuple[str, str]]:
     if share.cpus_per_node:
         yield "cpus-per-task", str(max(1, share.cpus_per_node // share.tasks_per_node))
     if share.gpu_option:
-        kind = "gpu:" if share.gpu_option == "gres" else ""
-        yield share.gpu_option, f"{kind}{share.gpus_per_node}"
+        gres_name = "gpu:" if share.gpu_option == "gres" else ""
+        yield share.gpu_option, f"{gres_name}{share.gpus_per_node}"
     if share.beside_program:
         yield "overlap", ""  # the step uses the GPUs and CPUs of the program that it runs beside
     elif share.shares_node:
@@ -307,7 +309,7 @@ def _has_several_tasks(resolved: ResolvedJob) -> bool:
 
 
 def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequence[str]) -> Iterator[str]:
-    """Yield the runtime's words before the trainer, and the commands that change variables in a container."""
+    """Yield the words before the launcher: the runtime's command, then commands that change variables."""
     in_container = resolved.runtime.is_container
     yield from resolved.runtime.command(resolved, exported, mounted)
     # A trainer that starts its processes on a single node needs no rendezvous, but the image may set one.
@@ -320,7 +322,7 @@ def _runtime_words(resolved: ResolvedJob, exported: Sequence[str], mounted: Sequ
         # Slurm may set several variables with a process's GPUs (gres.conf(5), Flags). The first stays.
         unset += GPU_VARIABLES[resolved.gpu_vendor][1:]
     changes = [f"-u {name}" for name in unset if name not in resolved.env]
-    changes += resolved.runtime.environment_changes(resolved)  # srun may look up other programs on the node
+    changes += resolved.runtime.environment_changes(resolved)  # such as HOME="$RUN_DIR" for Enroot
     if changes:
         yield " ".join(["env", *changes])
     for name, texts in resolved.extended.items():  # the image's own value is known only inside the container
@@ -341,29 +343,29 @@ def _launcher_lines(resolved: ResolvedJob) -> Iterator[str]:
     bundled = '"$CODE_DIR/training"'
     trainer, is_module = resolved.trainer, _is_module(resolved.trainer)
     python = quoting.value(resolved.settings.python or "python3")
-    mask = GPU_VARIABLES[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
-    if not resolved.mode.uses_gpus and trainer and mask not in resolved.env:
-        python = f"env {mask}= {python}"  # Slurm would unset an exported variable before the step
+    gpu_variable = GPU_VARIABLES[resolved.gpu_vendor][0]  # such as CUDA_VISIBLE_DEVICES
+    if not resolved.mode.uses_gpus and trainer and gpu_variable not in resolved.env:
+        python = f"env {gpu_variable}= {python}"  # Slurm would unset an exported variable before the step
     if resolved.launcher in AGENTS:
         # `--` ends the launcher's options, because it reads a trainer's --n as a short form of one of them.
-        end = "-m --" if is_module else "--"
+        last_words = "-m --" if is_module else "--"
         words = [arguments.launcher_word(arg, resolved) for arg in resolved.launcher_args]
-        end_of_line = "" if words else f" {end}"  # without further arguments, `end` is on the launcher's line
-        lines = quoting.packed([*words, end]) if words else ()
+        end_of_line = "" if words else f" {last_words}"
+        lines_of_args = quoting.packed([*words, last_words]) if words else ()
         processes = f"--nproc-per-node={arguments.nproc(resolved)}{end_of_line}"
         if resolved.launcher == "torchrun":
             yield f'{python} "$CODE_DIR/training/torchrun.py"{_node_options(resolved)} {processes}'
         else:
             yield f"ft_launcher {_rendezvous_options(resolved)}"
             yield processes
-        yield from lines
+        yield from lines_of_args
         program = [arguments.word(trainer, resolved)] if trainer else [bundled, *_bundled_flags(resolved)]
         yield from quoting.packed(program)
     elif trainer:
-        start = f'"$CODE_DIR/training/task.py" --launcher {_rank_source(resolved)} -- '
-        is_started_by_task = resolved.launcher or _is_wrapped(resolved)
+        needs_task = resolved.launcher or _is_wrapped(resolved)
+        task = f'"$CODE_DIR/training/task.py" --launcher {_rank_source(resolved)} -- ' if needs_task else ""
         module = "-m " if is_module else ""
-        yield f"{python} {start if is_started_by_task else ''}{module}{arguments.word(trainer, resolved)}"
+        yield f"{python} {task}{module}{arguments.word(trainer, resolved)}"
     else:
         yield from quoting.packed([f"{python} {bundled}", *_bundled_flags(resolved)])
 
@@ -378,7 +380,7 @@ def _is_module(trainer: str | None) -> bool:
 
 
 def _preset_lines(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the lines that start a program's preset on each node, and its command on the first node."""
+    """Yield the lines that start a program's preset, such as Ray; none for a program without a preset."""
     share = resolved.share
     if share and share.preset:
         python, name = quoting.value(resolved.settings.python or "python3"), share.name.variable
@@ -387,15 +389,15 @@ def _preset_lines(resolved: ResolvedJob) -> Iterator[str]:
 
 
 def _rank_source(resolved: ResolvedJob) -> str:
-    """Return the value of --launcher with which the training package finds a process's rank."""
+    """Return the value of --launcher, which tells the training package where a process finds its rank."""
     return resolved.starter.ranks if resolved.launcher == "srun" else resolved.launcher or "none"
 
 
 def _is_wrapped(resolved: ResolvedJob) -> bool:
     """Return whether training/task.py starts a trainer of a single process.
 
-    It removes variables such as RANK, which pyxis, an image or the platform may set. After a restart it lets
-    the trainer continue its run of Weights & Biases.
+    task.py removes variables such as RANK, which pyxis, an image or the platform may set. After a restart
+    task.py lets the trainer continue its run of Weights & Biases.
     """
     is_single = resolved.trainer is not None and not resolved.mode.several_processes
     may_have_ranks = resolved.runtime.is_container or resolved.profile.scheduler == "env"
@@ -411,7 +413,7 @@ def _node_options(resolved: ResolvedJob) -> str:
 
 
 def _rendezvous_options(resolved: ResolvedJob) -> str:
-    """Return ft_launcher's options for the rendezvous; with c10d, spare nodes may come and go."""
+    """Return ft_launcher's options for the rendezvous. Its backend c10d lets spare nodes join and leave."""
     if resolved.nodes == 1:
         return "--standalone"
     has_spares = any(arg.startswith("--nnodes") for arg in resolved.launcher_args)  # such as --nnodes=6:8
@@ -420,7 +422,7 @@ def _rendezvous_options(resolved: ResolvedJob) -> str:
 
 
 def _bundled_flags(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the flags of the bundled trainer that sbatchgen sets."""
+    """Yield the bundled trainer's flags that sbatchgen sets itself."""
     yield '--run-dir "$RUN_DIR"'
     if uses_data(resolved):
         yield '--data-dir "$DATA_DIR"'

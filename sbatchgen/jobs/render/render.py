@@ -1,6 +1,7 @@
-"""The script of a resolved job: the template, filled with the variables of `context`.
+"""Renders the script of a resolved job: fills the template with the variables of `context`.
 
-Sites use the names of these variables in templates of their own. A test holds the list of names.
+Sites use the names of these variables in their own templates, so the names stay as they are. A test has the
+list of names.
 """
 
 import hashlib
@@ -24,25 +25,25 @@ from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob, runs_o
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.runtimes.base import inherits_variable, path_in_bash
 
-# launcher -> the title of the command in the script; without a launcher it is the mode's title.
-TITLES = {
+# launcher -> the title above the training's command in the script. Without a launcher it is the mode's title.
+_LAUNCHER_TITLES = {
     "torchrun": "one torchrun on each node",
     "ft_launcher": "one ft_launcher on each node, of nvidia-resiliency-ext",
     "srun": "one task for each process",
     "spawn": "one task on each node, which starts its processes",
 }
-# A variable of the templates -> the attribute of the resolved job that is its value.
+# A variable of the templates -> the attribute of the resolved job that holds its value.
 _JOB_ATTRIBUTES = {
     **{name: name for name in ("stoppable", "restartable", "consecutive", "inherited", "max_restarts")},
     "slurm": "uses_slurm",
     "placed": "placeholder_names",
 }
-_PROVENANCE = "sbatchgen"  # the start of the comment that says how the script was made
+_PROVENANCE = "sbatchgen"  # "# sbatchgen 0.3.0 (CHECKSUM): COMMAND" is the second line of each script
 _CERTIFICATES = ("CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-# Variables of the submitting shell that hold paths outside of a container.
-FOREIGN = ("BASH_ENV", "CONDA_PREFIX", *_CERTIFICATES, "VIRTUAL_ENV")
+# Variables of the submitting shell whose paths do not exist in a container.
+_OUTSIDE_PATHS = ("BASH_ENV", "CONDA_PREFIX", *_CERTIFICATES, "VIRTUAL_ENV")
 _LINE_START = re.compile(r"^(?:\0[^\0]*\0)*", re.MULTILINE)  # the start of a line, after the marks of `trace`
-_SET_AT_MOST_SITES = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")
+_VARIABLES_OF_MOST_SITES = ("USER", "HOME", "SCRATCH", "WORK", "TMPDIR", "PWD")
 
 
 def render(
@@ -55,36 +56,40 @@ def render(
 ) -> str:
     """Return the script of a resolved job.
 
-    A template is taken from the first of the `folders` that has it; the last folder is the bundled one.
-    `code` holds the bundled package `training`. `rerun` is the command in the first comment. `cache` is the
-    folder for compiled templates, because compiling takes a third of the time. Raises DocumentError: a
+    The first of the `folders` that has a template wins; the last folder is the bundled one. `code` is the
+    folder of the bundled package `training`. `rerun` is the command that the script's second line shows.
+    `cache` is the folder for compiled templates; compiling takes a third of the time. Raises DocumentError: a
     template is missing or broken.
     """
     environment = environment_of(tuple(folders), cache)
-    return finish(fill(environment, resolved, code=code), rerun)
+    return finished_script(filled_template(environment, resolved, code=code), rerun)
 
 
 def render_request(request: Request, *, session: bool = False) -> str:
-    """Return the script of a request, or of a shell in its job (`session`). Raises like `render`."""
+    """Return the script of a request, or with `session` the script of `sbatchgen shell`.
+
+    Raises like `render`.
+    """
     folders, cache = request.places.folders("templates"), request.places.cache
     if session:
         folders = [bundled("templates") / "shell", *folders]
     return render(request.resolved, code=bundled("code"), rerun=request.rerun, folders=folders, cache=cache)
 
 
-def fill(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
-    """Return the text of the resolved job's template, filled with its variables. Raises like `render`."""
+def filled_template(environment: jinja2.Environment, resolved: ResolvedJob, *, code: Path) -> str:
+    """Return the text of the job's template with its variables filled in. Raises like `render`."""
     values = context(resolved, code=code) | {"provenance": _PROVENANCE}
     runtimes = [_own_runtime_lines(environment, program, resolved, code) for program in resolved.programs]
-    # A row of the variable `programs` has the fields of `ProgramFunctions`, and these lines.
-    values["programs"] = [(*row, lines) for row, lines in zip(values["programs"], runtimes, strict=True)]
+    # Templates get each program as the fields of its `ProgramFunctions`, followed by its runtime's lines.
+    programs = zip(values["programs"], runtimes, strict=True)
+    values["programs"] = [(*functions, runtime_lines) for functions, runtime_lines in programs]
     return render_template(environment, resolved.template, values)
 
 
 def _own_runtime_lines(
     environment: jinja2.Environment, program: JobProgram, resolved: ResolvedJob, code: Path
 ) -> str:
-    """Return the lines that set up the runtime of a program; "" for the runtime of the job."""
+    """Return the lines that set up a program's own runtime; "" if the program has the job's runtime."""
     job = program.job
     if program.has_runtime_of(resolved):
         return ""
@@ -94,13 +99,13 @@ def _own_runtime_lines(
         "of_job": _keeps_pythonpath(resolved),
     }
     text = render_template(environment, "own_runtime.sh.j2", values)
-    return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))  # in a function of bash, so indented
+    return _LINE_START.sub(r"\g<0>    ", text.rstrip("\n"))  # indented: the lines are in a bash function
 
 
-def finish(text: str, rerun: Sequence[str]) -> str:
-    """Return a filled template as a script, whose second line has the command that rendered it.
+def finished_script(text: str, rerun: Sequence[str]) -> str:
+    """Return the script for a filled template: write the command `rerun` into the script's second line.
 
-    Of several empty lines, one stays. All empty lines of the user stay, such as those of a here-document.
+    Several empty lines become one. The user's own empty lines stay, for example in a here-document.
     """
     script = text
     while "\n\n\n" in script:
@@ -111,13 +116,13 @@ def finish(text: str, rerun: Sequence[str]) -> str:
 
 
 def rendered_by(script: str) -> str:
-    """Return the command that rendered a script, from its second line; "" for other scripts."""
+    """Return the command in a script's second line that rendered it; "" if sbatchgen did not render it."""
     match = re.match(rf"#!.*\n# {_PROVENANCE} \S+ \([0-9a-f]{{12}}\): (.+)", script)
     return match[1] if match else ""
 
 
 def digest(script: str) -> str:
-    """Return a checksum of the script without the line that holds the checksum, to detect later edits."""
+    """Return a checksum to detect later edits of a script. The line that holds the checksum is left out."""
     head, start, rest = script.partition(f"# {_PROVENANCE}")
     body = rest.partition("\n")[2] if start else rest
     return hashlib.sha256((head + body).encode()).hexdigest()[:12]
@@ -144,7 +149,7 @@ def _array_option(resolved: ResolvedJob) -> str:
 
 
 def _job_id(resolved: ResolvedJob) -> str:
-    """Return the job's id in bash; for a task of an array it is such as 4711_3, as users know it."""
+    """Return the job's id in bash. A task of an array has an id as squeue shows it, such as 4711_3."""
     return "${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" if _array_option(resolved) else "$SLURM_JOB_ID"
 
 
@@ -179,7 +184,10 @@ def _array_variables(resolved: ResolvedJob) -> dict[str, Any]:
 
 
 def _restart_variables(resolved: ResolvedJob) -> dict[str, Any]:
-    """Return the template's variables for stopping, restarting and resuming the job, and for their files."""
+    """Return the template's variables for stopping, restarting and resuming the job.
+
+    They include the names of the files through which the script and the trainer communicate.
+    """
     files, sweep = launch.exchanged_files(resolved), resolved.sweep
     is_requeued = resolved.programs and resolved.uses_slurm and resolved.options.requeue
     may_restart = resolved.restartable or is_requeued
@@ -206,7 +214,8 @@ def _restart_variables(resolved: ResolvedJob) -> dict[str, Any]:
 
 def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequence[str]) -> dict[str, Any]:
     """Return the template's variables for the start of the processes: nodes, runtime and command."""
-    mounted, meets = launch.mounted_folders(resolved, folder_variable), launch.needs_rendezvous(resolved)
+    mounted = launch.mounted_folders(resolved, folder_variable)
+    needs_rendezvous = launch.needs_rendezvous(resolved)
     return {
         **{name: getattr(resolved, attribute) for name, attribute in _JOB_ATTRIBUTES.items()},
         "preflight": launch.preflight_command(resolved, exported, mounted, _job_id(resolved)),
@@ -215,8 +224,8 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
         "software_lines": tuple(resolved.runtime.assignments(resolved, folder_variable)),
         "starts_runtime": tuple(resolved.runtime.setup_commands(resolved, mounted)),
         "ends_steps": launch.watches_step_ends(resolved),
-        "meets": meets,
-        "one_container_fails": resolved.runtime is RUNTIMES["enroot"] and meets,
+        "meets": needs_rendezvous,
+        "one_container_fails": resolved.runtime is RUNTIMES["enroot"] and needs_rendezvous,
         "first_port": launch.first_port(resolved),
         "export_lines": tuple(exports.export_lines(resolved)),
         "training_title": _training_title(resolved),
@@ -230,7 +239,7 @@ def _start_variables(resolved: ResolvedJob, folder_variable: str, exported: Sequ
 def _runtime_variables(
     resolved: ResolvedJob, folder_variable: str, exported: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the template's variables for the bash functions that set up the runtimes of all programs."""
+    """Return the template's variables for the runtimes of the job and of all its programs."""
     values = {
         name: value for runtime in RUNTIMES.values() for name, value in runtime.values_in_other_jobs.items()
     }
@@ -238,19 +247,22 @@ def _runtime_variables(
     for job in jobs:
         variables = job.runtime.variables(job, folder_variable, exported)
         values |= {name: values.get(name) or value for name, value in variables.items()}
-    # A line of `setup_commands` sets a variable, or calls a function, which is in a template of its name.
+    # A line of `setup_commands` sets a variable or calls a bash function of mechanics/FUNCTION.sh.j2.
     lines = (line for job in jobs for line in job.runtime.setup_commands(job, ()))
     functions = {line.split()[0] for line in lines if "=" not in line}
     return values | {
         "runtime_parts": [f"mechanics/{name}.sh.j2" for name in sorted(functions)],
         "any_container": any(job.runtime.is_container for job in jobs),
-        "foreign": [name for name in FOREIGN if not any(inherits_variable(job, name) for job in jobs)],
+        "foreign": [name for name in _OUTSIDE_PATHS if not any(inherits_variable(job, name) for job in jobs)],
         "starts_pyxis": resolved.uses_slurm and RUNTIMES["enroot"] in [job.runtime for job in jobs],
     }
 
 
 def _keeps_pythonpath(resolved: ResolvedJob) -> bool:
-    """Return whether PYTHONPATH from modules or `setup` is kept, as the runtime may use their packages."""
+    """Return whether the script keeps the PYTHONPATH that modules or `setup` have set.
+
+    It does so if the runtime's Python may use their packages.
+    """
     has_packages = bool(resolved.settings.modules or resolved.settings.setup)
     return resolved.runtime.may_use_modules and has_packages
 
@@ -284,32 +296,35 @@ def _path_variables(resolved: ResolvedJob, folder_variable: str, code: Path) -> 
         else "",
         # names of variables in these paths, apart from variables that nearly every site sets
         "needed": [
-            name for name in names if name not in _SET_AT_MOST_SITES and not name.startswith("SLURM_")
+            name for name in names if name not in _VARIABLES_OF_MOST_SITES and not name.startswith("SLURM_")
         ],
     }
 
 
 def _kind_of_job(resolved: ResolvedJob) -> str:
-    """Return the kind of a job in words: its runtime, and the features that decide the second part."""
+    """Return the job's kind in words: the runtime, and the features that decide the script's second part."""
     features = {
         "several programs": bool(resolved.programs),
         "a sweep": resolved.sweep is not None,
         "a chain": resolved.consecutive,
         "restarts": resolved.restartable and not resolved.consecutive,
     }
-    words = [f"the runtime {resolved.runtime}", *(name for name, has_it in features.items() if has_it)]
+    words = [f"the runtime {resolved.runtime}", *(name for name, is_used in features.items() if is_used)]
     return f"this kind, with {quoting.listed(words)}"
 
 
 def _training_title(resolved: ResolvedJob) -> str:
     """Return the title of the training's command, for the comment above it in the script."""
-    title = TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title
+    title = _LAUNCHER_TITLES[resolved.launcher] if resolved.launcher else resolved.mode.title
     ending = ", without variables that name it one of several" if launch.hides_rank(resolved) else ""
     return f"{title}{ending}"
 
 
 def _module_commands(resolved: ResolvedJob) -> Iterator[str]:
-    """Yield the commands that load the profile's modules; one `module load` has all modules up to a `use`."""
+    """Yield the commands that load the profile's modules.
+
+    One `module load` loads all modules up to the next entry of the form `use PATH`.
+    """
     modules = resolved.settings.modules
     start = resolved.settings.module_start or ("purge" if modules else "keep")
     if start != "keep":

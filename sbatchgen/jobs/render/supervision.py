@@ -1,4 +1,9 @@
-"""The template's variables for the programs of a job: their functions, tables, order and addresses."""
+"""The template's variables for a job with several programs, from which the script supervises the programs.
+
+They hold bash functions that start the programs, tables of settings, the order of starts, and addresses. A
+program with `replicas` has several instances, and each other program has one. A sign is a key of `ready`
+that shows that a program is ready: url, port, file or log.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -12,29 +17,28 @@ _LOG_FOLDER = "$RUN_DIR/programs"
 
 
 class ProgramFunctions(NamedTuple):
-    """The two bash functions of a program: the start, and the test whether the program is ready."""
+    """The contents of a program's two bash functions: one starts it, the other tests whether it is ready."""
 
-    program: str  # its name
+    program: str  # the name of the program
     take_number: bool  # whether the functions get the number of a replica
-    start_lines: tuple[str, ...]
-    ready_test: str  # a command; "" if no sign shows that the program is ready
+    start_lines: tuple[str, ...]  # the lines of the first function
+    ready_test: str  # the command of the second function; "" if no sign shows that the program is ready
 
 
 def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[str, Any]:
     """Return the template's variables for a job with several programs.
 
-    `folder_variable` is the name of the bash variable with the folder of submission. A sign is a key of
-    `ready` that shows that a program is ready: url, port, file or log.
+    `folder_variable` is the name of the bash variable with the folder of submission.
     """
     programs = resolved.programs
     main = next((program.name for program in programs if program.share.is_main), "")
     other_names = [_bash_word(program) for program in programs if program.name != main]
-    lasting = [_bash_word(program) for program in programs if not program.spec.optional]
+    required_names = [_bash_word(program) for program in programs if not program.spec.optional]
     signs = {sign for program in programs for sign in program.ready.signs}
     ports = sum(program.share.instances for program in programs)
     may_end = any(program.spec.once for program in programs)
     may_restart = any(program.spec.restarts for program in programs)
-    names_urls = any(named.fact == "urls" for program in programs for named in program.lists)
+    uses_urls = any(named_list.fact == "urls" for program in programs for named_list in program.lists)
     return {
         "programs": [_program_functions(program, folder_variable) for program in programs],
         "addresses": tuple(_all_address_lines(programs, slurm=resolved.uses_slurm)),
@@ -42,12 +46,12 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
         "first_port_of_programs": launch.first_port(resolved, ports),
         # the main program last, because its errors may follow from another program's
         "names": " ".join([*other_names, *([main] if main else [])]),
-        "lasting": " ".join(lasting),
+        "lasting": " ".join(required_names),
         "main": main,
         "ending": main or "the last",
         "watched": f"{main} has ended, or another" if main else "all have ended, or one",
         "state_tables": " ".join(["pid", *["since"] * bool(signs), *["starts_of"] * may_restart]),
-        "has_urls": names_urls or any(program.share.replicas for program in programs),
+        "has_urls": uses_urls or any(program.share.replicas for program in programs),
         "tables": tuple(_tables(programs)),
         "may_end": may_end,
         "may_end_early": bool(may_end and main),
@@ -69,7 +73,7 @@ def _bash_word(program: JobProgram) -> str:
 
 
 def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
-    """Yield the lines that declare bash's arrays with settings of the programs, by name of the program."""
+    """Yield the lines that declare bash's arrays of settings: "declare -A once=([prepare]=1)"."""
     tables: dict[str, Mapping[str, Any]] = {
         "grace": {
             program.name: int(program.spec.grace) for program in programs if program.spec.grace != GRACE_S
@@ -86,11 +90,16 @@ def _tables(programs: Sequence[JobProgram]) -> Iterator[str]:
 
 
 def _start_order(programs: Sequence[JobProgram]) -> Iterator[str]:
-    """Yield the commands that start the programs, and that wait for programs which others need."""
+    """Yield the commands that start the programs, in an order in which each program's needs come first.
+
+    Before a program starts, the script waits for the programs that it needs.
+    """
     not_started, awaited_names = [*programs], set()
     while not_started:
-        waiting_names = {program.name for program in not_started}
-        next_program = next(program for program in not_started if not {*program.spec.needs} & waiting_names)
+        names_not_started = {program.name for program in not_started}
+        next_program = next(
+            program for program in not_started if names_not_started.isdisjoint(program.spec.needs)
+        )
         for program in programs:
             if program.name in next_program.spec.needs and program.name not in awaited_names:
                 awaited_names.add(program.name)
@@ -103,7 +112,7 @@ def _start_order(programs: Sequence[JobProgram]) -> Iterator[str]:
 
 
 def _for_each(program: JobProgram, command: str) -> str:
-    """Return a command for a program, or a loop over its replicas; {} in the command is for the name."""
+    """Return a command for a program, or a loop of bash over its replicas. {} in the command is the name."""
     word = _bash_word(program)
     if program.share.replicas < 2:
         return command.format(word)
@@ -111,7 +120,10 @@ def _for_each(program: JobProgram, command: str) -> str:
 
 
 def _wait_lines(program: JobProgram) -> Iterator[str]:
-    """Yield the command that waits until a program is ready, or a `once` program has ended; else nothing."""
+    """Yield the command that waits for a program: until it is ready, or a program with `once` has ended.
+
+    The script does not wait for a program with neither `ready` nor `once`, so nothing is yielded for it.
+    """
     if program.ready.signs:
         first = " on first" if program.ready.hosts == "first" and program.share.nodes > 1 else ""
         yield _for_each(program, f"ready {{}} within {int(program.ready.within)} s{first}")
@@ -120,7 +132,7 @@ def _wait_lines(program: JobProgram) -> Iterator[str]:
 
 
 def _program_functions(program: JobProgram, folder_variable: str) -> ProgramFunctions:
-    """Return the bash functions of a program."""
+    """Return the contents of a program's bash functions."""
     lines = tuple(_start_lines(program, folder_variable))
     return ProgramFunctions(program.name, program.share.replicas > 0, lines, _ready_test(program))
 
@@ -152,7 +164,7 @@ def _all_address_lines(programs: Sequence[JobProgram], *, slurm: bool) -> Iterat
         else:
             port = f"$((port + {port_offset}))" if port_offset else "$port"
             yield from _address_lines(program, port, slurm=slurm)
-        for _, fact, suffix in program.lists:
+        for _, fact, suffix in program.lists:  # such as {server.urls} in texts of the job
             variable = f"{program.name.variable}_{fact.upper()}"
             if suffix:
                 yield f'export {variable}_WORDS="${{{variable}//,/ }}"'
@@ -169,7 +181,7 @@ def _address_lines(program: JobProgram, port: str, *, slurm: bool) -> Iterator[s
     yield f"nodes_of[{name}]={hosts} ports_of[{name}]={port}"
     words = (f"{variable}_HOST={host}", f"{variable}_HOSTS={hosts}", f"{variable}_PORT={port}")
     yield from (f"export {line}" for line in quoting.packed(words))
-    if any(named.fact == "urls" for named in program.lists):
+    if any(named_list.fact == "urls" for named_list in program.lists):
         yield f"export {variable}_URLS=$(urls {name})"
 
 
@@ -194,7 +206,7 @@ def _replica_address_lines(program: JobProgram, port_offset: int, *, slurm: bool
 
 
 def _program_exports(program: JobProgram) -> Iterator[str]:
-    """Yield the variables that only this program gets."""
+    """Yield the words of `export` for the variables that only this program gets."""
     job, variable = program.job, program.name.variable
     if program.share.replicas:
         replica = program.share.bash_name
@@ -218,7 +230,7 @@ def _ready_test(program: JobProgram) -> str:
     """Return the command that tests whether a program is ready on a host; "" for a program without a sign."""
     if not program.ready.signs:
         return ""
-    (sign,) = program.ready.signs
+    (sign,) = program.ready.signs  # `Ready.faults` refuses several signs
     text = getattr(program.ready, sign)
     word = quoting.word(text) if sign == "log" else arguments.word(text, program.job)
     tasks = f" {program.share.tasks_per_node}" if sign == "log" and program.share.tasks_per_node > 1 else ""

@@ -20,7 +20,7 @@ FILTERS = {"sh": quoting.word, "sh_join": quoting.words, "path": quoting.path}
 _MAX_BYTES = 64 << 20
 _TOO_LARGE = f"it makes a script of more than {_MAX_BYTES >> 20} MiB"
 
-# Former blocks of the bundled template, each with the block that has its lines now.
+# Former names of the bundled template's blocks, each with the block that now has the same lines.
 _OLD_BLOCKS = {
     "shell": "die",
     "environment": "exports",
@@ -31,7 +31,7 @@ _OLD_BLOCKS = {
 }
 _OLD_BLOCK = re.compile(rf"{{%[-+]?\s*block\s+({'|'.join(_OLD_BLOCKS)})\b")  # "{% block training"
 
-# Statements that make a value of a template's text, which the template can then change:
+# Statements that store a template's text as a value, which the template can then change:
 # "{% set greeting %}", "{% macro hello(", "{% filter upper", "self.train()".
 _KEPT_TEXT = re.compile(
     r"{%[-+]?\s*(?:set\s+[\w.]+\s*[^=\s\w.]|(?:filter|macro|call|import|from)\b|for\b[^}]*\brecursive\b)"
@@ -50,13 +50,13 @@ class _Loader(jinja2.FileSystemLoader):
         with contextlib.suppress(OSError):
             if Path(self.searchpath[0], template).stat().st_size > _MAX_BYTES:
                 raise jinja2.TemplateError(_TOO_LARGE)
-        source = super().get_source(environment, template)
-        self.keeps_text |= bool(_KEPT_TEXT.search(_SUPER.sub("", source[0])))
-        if (old := _OLD_BLOCK.search(source[0])) and re.search(r"{%[-+]?\s*extends\b", source[0]):
+        text, file, is_unchanged = super().get_source(environment, template)
+        self.keeps_text |= bool(_KEPT_TEXT.search(_SUPER.sub("", text)))
+        if (old := _OLD_BLOCK.search(text)) and re.search(r"{%[-+]?\s*extends\b", text):
             what = f"block '{old[1]}' is now '{_OLD_BLOCKS[old[1]]}': see sbatchgen help script"
-            line = source[0].count("\n", 0, old.start()) + 1
-            raise jinja2.TemplateSyntaxError(what, line, template, source[1])
-        return source
+            line = text.count("\n", 0, old.start()) + 1
+            raise jinja2.TemplateSyntaxError(what, line, template, file)
+        return text, file, is_unchanged
 
 
 class _Cache(jinja2.FileSystemBytecodeCache):
@@ -160,7 +160,7 @@ def _limited_text(parts: Iterator[str]) -> Iterator[str]:
 
 
 def _template_line(error: BaseException) -> str:
-    """Return the innermost `file:line` of a template in an error's traceback; "" if it has no template."""
+    """Return the `file:line` of the innermost template in an error's traceback; "" if it has no template."""
     place, frame = "", error.__traceback__
     while frame is not None:
         file = frame.tb_frame.f_code.co_filename

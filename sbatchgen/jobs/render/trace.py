@@ -20,7 +20,7 @@ from jinja2.lexer import Token, TokenStream
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.base.frozen import frozen
 from sbatchgen.jobs.inputs.search import bundled
-from sbatchgen.jobs.render.render import fill, finish, render
+from sbatchgen.jobs.render.render import filled_template, finished_script, render
 from sbatchgen.jobs.render.templates import environment_of, keeps_text
 from sbatchgen.jobs.resolved.request import Request
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
@@ -34,7 +34,7 @@ _LINE = re.compile(r"[^\n]*\n|[^\n]+")  # "a\nb" -> "a\n", "b"
 
 @frozen()
 class TemplateLine:
-    """The origin of a line of the script."""
+    """The place in a template from which a line of the script comes."""
 
     file: Path  # the template
     line: int  # the line in the template, counted from 1
@@ -61,16 +61,16 @@ def trace(
     environment = environment_of(tuple(folders), cache, _Marks)
     render_unmarked = partial(render, resolved, code=code, rerun=rerun, folders=folders, cache=cache)
     try:
-        marked = fill(environment, resolved, code=code)
-    except DocumentError:  # only the marks made a template fail, or `render_unmarked` raises the same error
+        marked = filled_template(environment, resolved, code=code)
+    except DocumentError:  # if the marks were not the cause, `render_unmarked` raises the same error
         return TracedScript(render_unmarked(), None)
-    script = finish(_MARK.sub("", marked), rerun)
+    script = finished_script(_MARK.sub("", marked), rerun)
     if keeps_text(environment) and (unmarked := render_unmarked()) != script:
         return TracedScript(unmarked, None)
     origins = []
     line_before = ""
     for origin, line in _lines_with_origins(marked):
-        if (line_before, line) != ("\n", "\n"):  # `finish` leaves only the first of several empty lines
+        if (line_before, line) != ("\n", "\n"):  # `finished_script` keeps the first of several empty lines
             origins.append(origin)
         line_before = line
     return TracedScript(script, origins if len(origins) == script.count("\n") else None)

@@ -1,4 +1,4 @@
-"""The GPUs of a cluster, the room for a job, and its possible starts, as text for people."""
+"""Text of `gpus` and `when`: the GPUs of a cluster, the room for a job, and its possible starts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,6 +26,7 @@ def types_table(counts: Sequence[GpuCount], nodes: Sequence[GpuNode]) -> str:
 
 
 def _type_row(count: GpuCount, *, has_shards: bool) -> tuple[str, ...]:
+    """Return the row of one type of GPU; `has_shards` is whether the table has columns for shards."""
     cells = [count.type or "-", count.total, count.in_use, count.free, count.unavailable]
     if has_shards:
         on_one = f", {count.shards_on_one} on a GPU" if count.shards_free else ""
@@ -35,12 +36,12 @@ def _type_row(count: GpuCount, *, has_shards: bool) -> tuple[str, ...]:
 
 
 def _closed_nodes(nodes: Sequence[GpuNode]) -> Iterator[str]:
-    """Yield a line for each reason why nodes take no jobs, with the nodes."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Yield a line for each reason why nodes take no jobs, with the names of these nodes."""
+    names_by_reason: dict[tuple[str, str], list[str]] = {}  # (state, the administrator's reason) -> names
     for entry in nodes:
         if state := why_unavailable(entry.node):
-            groups.setdefault((state, entry.node.reason), []).append(entry.node.name)
-    for (state, reason), names in groups.items():
+            names_by_reason.setdefault((state, entry.node.reason), []).append(entry.node.name)
+    for (state, reason), names in names_by_reason.items():
         yield one_line(f"  {first_names(names, MAX_NAMES)}: {state}" + f": {reason}" * bool(reason))
 
 
@@ -55,28 +56,31 @@ def nodes_table(nodes: Sequence[GpuNode]) -> str:
 
 
 def _node_row(node: GpuNode) -> tuple[str, ...]:
-    closed = why_unavailable(node.node)
-    types = Counter(gpu.type for gpu in node.gpus)
-    gpus = ",".join(f"{kind}:{number}".removeprefix(":") for kind, number in types.items())
-    free = [] if closed else [gpu.index for gpu in node.gpus if gpu.free]
-    sharable = [] if closed else [gpu for gpu in node.gpus if gpu.shards and not gpu.taken]
+    """Return the row of a node; a node that takes no jobs has no free GPUs."""
+    state_without_jobs = why_unavailable(node.node)
+    counts = Counter(gpu.type for gpu in node.gpus)
+    gpus = ",".join(f"{type_}:{count}".removeprefix(":") for type_, count in counts.items())  # "a100:4"
+    usable_gpus = [] if state_without_jobs else node.gpus
+    free_indexes = [gpu.index for gpu in usable_gpus if gpu.free]
     shards = [
-        f"{gpu.index}: {'not known' if gpu.shards_used is None else gpu.shards_free}" for gpu in sharable
+        f"{gpu.index}: {'not known' if gpu.shards_used is None else gpu.shards_free}"
+        for gpu in usable_gpus
+        if gpu.shards and not gpu.taken
     ]
     cells = (
         node.node.name,
-        closed or node.node.state.lower(),
+        state_without_jobs or node.node.state.lower(),
         gpus,
-        _gpu_numbers([gpu.index for gpu in node.gpus if gpu.taken], numbered=node.is_numbered),
-        _gpu_numbers(free, numbered=node.is_numbered),
+        _gpu_numbers([gpu.index for gpu in node.gpus if gpu.taken], is_numbered=node.is_numbered),
+        _gpu_numbers(free_indexes, is_numbered=node.is_numbered),
         ", ".join(shards) or "-",
     )
     return tuple(map(one_line, cells))
 
 
-def _gpu_numbers(indexes: list[int], *, numbered: bool) -> str:
-    """Return the indexes of GPUs; only their number if Slurm does not show the indexes."""
-    return numbers_as_text(indexes) or "-" if numbered else str(len(indexes))
+def _gpu_numbers(indexes: list[int], *, is_numbered: bool) -> str:
+    """Return the indexes of GPUs as text: "0-2,5". If Slurm does not show indexes, return their count."""
+    return numbers_as_text(indexes) or "-" if is_numbered else str(len(indexes))
 
 
 def room_as_text(rooms: Sequence[Availability]) -> str:
@@ -86,6 +90,7 @@ def room_as_text(rooms: Sequence[Availability]) -> str:
 
 
 def _room_lines(room: Availability) -> Iterator[str]:
+    """Yield the lines about one partition."""
     where = f"partition {room.partition}"
     nodes = counted(room.wanted, "node")
     if room.starts:
@@ -102,19 +107,19 @@ def _room_lines(room: Availability) -> Iterator[str]:
 
 
 def starts_as_text(answer: Prospects) -> str:
-    """Return a table of a job's possible starts, the soonest end first, with notes and the first command."""
+    """Return a table of a job's possible starts, with notes and the command for the first of them."""
     now = datetime.fromisoformat(answer.time)
     rows = [("STARTS", "ENDS BY", "KIND", "NODES", "GPUS", "GPU-HOURS", "OPTIONS")]
     for row in answer.rows:
         start, end = (
             clock_text(datetime.fromisoformat(at), now) if at else "?" for at in (row.start, row.end)
         )
-        start = "now" if row.kind == "hole" and row.start == answer.time else start
+        start = "now" if row.kind == "hole" and row.start == answer.time else start  # a hole in the queue
         amounts = (str(row.nodes), str(row.gpus), f"{row.gpu_hours:,.1f}")
         options = "" if row.kind == "plan" else words(row.options) or "as asked for"
         rows.append((start, end, row.kind, *amounts, options))
     lines = [*dict.fromkeys(f"{row.kind}: {row.says}" for row in answer.rows)]
     lines += [f"out: {name}: {why}" for name, why in answer.out.items()]
     lines += [*answer.notes, *[f"for the first: {words(row.argv)}" for row in answer.rows if row.argv][:1]]
-    shown = table([tuple(map(one_line, row)) for row in rows]) + "\n" if answer.rows else ""
-    return shown + "".join(f"{one_line(line)}\n" for line in lines)
+    table_text = table([tuple(map(one_line, row)) for row in rows]) + "\n" if answer.rows else ""
+    return table_text + "".join(f"{one_line(line)}\n" for line in lines)

@@ -1,4 +1,7 @@
-"""The layout of a job: what starts on which node, computed from the request without running anything."""
+"""The layout of a job: the tasks and processes on each node, for the review.
+
+It is computed from the resource request. Nothing is run, unlike in a dry run.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -12,13 +15,13 @@ from sbatchgen.jobs.render import launch
 from sbatchgen.jobs.resolved.resolved_job import JobProgram, ResolvedJob
 from sbatchgen.jobs.review.node_share import Allocation
 
-_MAX_ROWS = 3  # rows of nodes; with more nodes, all nodes between the first and the last share a row
-_COMMAND_WIDTH = 100  # characters of a line of the command
+_MAX_ROWS = 3  # rows of nodes. With more nodes, all nodes between the first and the last share a row.
+_COMMAND_WIDTH = 100  # characters in a line of the command
 
 
 @frozen(kw_only=True)
 class NodeStarts:
-    """What starts on a node, or on each of several equal nodes; None for unknown numbers."""
+    """What starts on a node, or on each of several similar nodes; None for unknown numbers."""
 
     first: int  # the first node, counted from 0 like SLURM_NODEID
     last: int  # the last node
@@ -53,7 +56,7 @@ class ProgramStarts:
 
 @frozen(kw_only=True)
 class Layout:
-    """What starts on which node."""
+    """The tasks and processes that a job starts on its nodes."""
 
     nodes: tuple[NodeStarts, ...]  # the nodes, in order
     tasks: int | None  # Slurm's tasks on all nodes; None without Slurm
@@ -65,17 +68,17 @@ class Layout:
 def layout_of_job(
     resolved: ResolvedJob, request: Allocation, script: str, plan_command: Sequence[str]
 ) -> Layout:
-    """Return the processes that a rendered script starts; `plan_command` starts a dry run."""
+    """Return the layout of a rendered script; `plan_command` is the command of its dry run."""
     if resolved.programs:
         layout = layout_of_script(resolved.resources, request, plan_command)
         programs = tuple(_program_starts(program, resolved) for program in resolved.programs)
         return replace(layout, programs=programs)
-    program = launch.program_lines(resolved)
-    is_known = all(line in script for line in program)  # a site's template may start another command
+    command_lines = launch.program_lines(resolved)
+    is_known = all(line in script for line in command_lines)  # a site's template may start another command
     has_setup = any(getattr(resolved.settings, name) for name in SETUPS)
     may_start_more = has_setup or not is_known or (resolved.trainer or "").endswith(".sh")
     layout = layout_of_script(resolved.resources, request, plan_command if may_start_more else ())
-    layout = replace(layout, command=" ".join(program) if is_known else "")
+    layout = replace(layout, command=" ".join(command_lines) if is_known else "")
     if resolved.uses_slurm:
         return layout
     without_tasks = tuple(replace(row, tasks=None) for row in layout.nodes)
@@ -83,6 +86,7 @@ def layout_of_job(
 
 
 def _program_starts(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts:
+    """Return the processes of one program of a job, and their nodes."""
     share = program.share
     return ProgramStarts(
         name=program.name,
@@ -103,7 +107,7 @@ def _program_starts(program: JobProgram, resolved: ResolvedJob) -> ProgramStarts
     )
 
 
-# The signs that a program is ready, by the keys of `ready` in a job.
+# The signs that a program is ready, in words, by the keys of `ready` in a job.
 _SIGNS = {
     "url": "its url answers",
     "port": "its port is open",
@@ -113,7 +117,7 @@ _SIGNS = {
 
 
 def _ready_sign(program: JobProgram) -> str:
-    """Return the sign that a program is ready, and on which of its nodes; "" without a sign."""
+    """Return the sign that a program is ready: "ready once its url answers on each node"; "" without one."""
     sign = next(iter(program.ready.signs), "")
     if not sign:
         return ""
@@ -123,20 +127,23 @@ def _ready_sign(program: JobProgram) -> str:
 
 
 def layout_of_script(job: ResourceRequest, request: Allocation, plan_command: Sequence[str]) -> Layout:
-    """Return the processes that a script starts on its nodes; `plan_command` starts a dry run."""
+    """Return the layout of a script with the resource request `job`.
+
+    `plan_command` is the command of its dry run.
+    """
     node_count = max(request.nodes, 1)
     tasks = job.ntasks or node_count * job.tasks_per_node
     # Slurm may give nodes unequal numbers of tasks if only --ntasks is set and the nodes are shared.
-    divides_evenly = job.ntasks_per_node or not job.ntasks or job.is_exclusive
-    is_even = tasks == node_count or bool(divides_evenly and tasks % node_count == 0)
+    is_per_node = job.ntasks_per_node or not job.ntasks or job.is_exclusive
+    is_even = tasks == node_count or bool(is_per_node and tasks % node_count == 0)
     ranks_on_node = None if request.processes is None else request.processes // node_count
     last_node = node_count - 1
     rows = [(0, last_node)]  # the first and the last node of each row
-    if ranks_on_node is not None:  # nodes have different ranks, so the first and the last have own rows
-        between = [(1, last_node - 1)]
+    if ranks_on_node is not None:  # each node has other ranks, so the first and the last node get rows
+        rows_between = [(1, last_node - 1)]
         if node_count <= _MAX_ROWS:
-            between = [(node, node) for node in range(1, last_node)]
-        rows = [(0, 0), *between, *([(last_node, last_node)] if last_node else [])]
+            rows_between = [(node, node) for node in range(1, last_node)]
+        rows = [(0, 0), *rows_between, *([(last_node, last_node)] if last_node else [])]
     nodes = (
         NodeStarts(
             first=first,
@@ -154,7 +161,7 @@ def layout_of_script(job: ResourceRequest, request: Allocation, plan_command: Se
 
 
 def as_text(starts: Layout) -> str:
-    """Return the layout as text: at most six lines, or three for each program and one more."""
+    """Return the layout as text of at most six lines; for several programs, three for each and one more."""
     if starts.programs:
         rows = [row for program in starts.programs for row in _program_rows(program)]
         return f"{table(rows)}{starts.plan} shows in a dry run what they start\n"

@@ -14,10 +14,10 @@ from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 
 @frozen(kw_only=True)
 class Amount:
-    """An amount of a resource on a node."""
+    """How much of a resource a job gets on a node, such as 2 of 8 GPUs."""
 
-    given: int | None  # how much the job gets; None if it is not known
-    of: int | None = None  # how much the node has; None if it is not known
+    given: int | None  # the amount that the job gets; None if it is not known
+    of: int | None = None  # the amount that the node has; None if it is not known
 
     @property
     def share(self) -> float | None:
@@ -47,7 +47,7 @@ class Allocation:
 
 @frozen(kw_only=True)
 class Cost:
-    """The hours of a job if every job runs once to its time limit; None if they are not known."""
+    """The hours that jobs cost if each runs once to its time limit; None if they are not known."""
 
     gpu_hours: float | None  # a shard counts as its fraction of a GPU
     cpu_hours: float | None
@@ -55,7 +55,10 @@ class Cost:
 
 
 def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocation:
-    """Return the request of a resolved job; `ends_at_limit`: its trainer does not resume."""
+    """Return the allocation of a resolved job.
+
+    `ends_at_limit` is whether the training ends at the time limit, because the trainer can't resume it.
+    """
     request = allocation_of_request(resolved.resources, resolved.partition, gpus=resolved.gpus_per_node)
     restarts = resolved.max_restarts if resolved.restartable and not resolved.consecutive else 0
     restarts = 0 if ends_at_limit and not promises_restarts(resolved) else restarts
@@ -67,9 +70,9 @@ def allocation_of_job(resolved: ResolvedJob, *, ends_at_limit: bool) -> Allocati
 
 
 def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: int) -> Allocation:
-    """Return the request in a script's options.
+    """Return the allocation for the options of a script.
 
-    The job gets `gpus` GPUs on each node, or all GPUs of whole nodes. `partition` has the nodes' facts.
+    The job gets `gpus` GPUs on each node, or whole nodes with all GPUs. `partition` has the nodes' facts.
     """
     gets_whole_nodes = job.is_exclusive or partition.exclusive
     splits_gpus = job.splits_gpus(partition.gpus_of_node_kinds(job.gpus or ()), whole_nodes=gets_whole_nodes)
@@ -109,9 +112,10 @@ def allocation_of_request(job: ResourceRequest, partition: Partition, *, gpus: i
 
 
 def _whole_amount(kinds: Sequence[NodeFacts], name: str, requested: int | None) -> int | None:
-    """Return the whole amount of a resource on a node; None if the nodes of the job differ.
+    """Return how much of a resource each node of these kinds has; None if the kinds differ.
 
-    If no node's amount is known, return the requested amount.
+    `name` is the key of the resource, such as "cpus_per_node". If no amount is known, return the requested
+    amount.
     """
     amounts = {getattr(kind, name) for kind in kinds} - {None}
     if not amounts:
@@ -127,7 +131,7 @@ def array_size(array: str) -> int:
 
 
 def cost_of(request: Allocation, billing: Weights | None = None) -> Cost:
-    """Return the hours of a job; `billing` has the weights of the site's own unit."""
+    """Return the hours that a job costs. `billing` has the weights of the site's billing unit."""
     if request.time_s is None or request.nodes < 1:
         return Cost(gpu_hours=None, cpu_hours=None)
     node_hours = request.jobs * request.nodes * request.time_s / 3600

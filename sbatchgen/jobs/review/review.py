@@ -1,7 +1,7 @@
 """The review of a job: what a person should see before it is submitted.
 
-`--format json` prints the fields of these records. None stands for a value that is not known or does not
-apply.
+`review_of_job` makes it for a job, and `review_of_script` for a finished script. `--format json` prints the
+fields of these records. None stands for a value that is not known or does not apply.
 """
 
 import re
@@ -41,7 +41,7 @@ class Part:
 
 @frozen(kw_only=True)
 class Change:
-    """The changes since the last submission of the run."""
+    """The changes in the script of a run since the last submission."""
 
     job: str  # the id of the last job
     time: str  # when it was submitted: "2026-11-20 21:38"
@@ -117,10 +117,11 @@ def review_of_job(
     source: TrainerSource | None = None,
     plan_command: Sequence[str] = (),
 ) -> Review:
-    """Return the review of a job; arguments that are not explained here are fields of the review.
+    """Return the review of a resolved job and its rendered script.
 
-    `profile_by`: the origin of the job's profile. `source`: the source of its trainer. `last`: the script of
-    the run's last job. `snapshot`: the copy of the job's code. `plan_command`: the command of its dry run.
+    `profile_by` is where the user named the job's profile. `source` has the facts in the trainer's source.
+    `last` is the script of the run's last job. `plan_command` is the command of the dry run. Each other
+    argument is a field of the review or of its `JobSummary`.
     """
     change = None
     if last and script is not None:
@@ -162,6 +163,7 @@ def review_of_script(
 
 
 def _job_summary(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
+    """Return the summary of a job; `snapshot` is the copy of the code that it runs."""
     gets_resume = resolved.is_bundled or launch.gives_resume(resolved)
     resume = str(resolved.resume) if gets_resume else None
     if resolved.gives_resume_args and resolved.resume == "auto":
@@ -182,6 +184,7 @@ def _job_summary(resolved: ResolvedJob, snapshot: Code | None) -> JobSummary:
 
 
 def _cluster(resolved: ResolvedJob) -> Cluster:
+    """Return the review's facts of the cluster on which a job runs."""
     return Cluster(
         profile=resolved.profile.name,
         scheduler=resolved.profile.scheduler,
@@ -196,10 +199,13 @@ def _cluster(resolved: ResolvedJob) -> Cluster:
 
 
 def folded(review: Review) -> Review:
-    """Return the review for people, without most points of a large sweep in the script."""
+    """Return the review without most points of a large sweep in its script, which people need not read.
+
+    MAX_POINTS points stay, the last point among them.
+    """
     lines = lines_of(review.script or "")
     points = [index for index, line in enumerate(lines) if _POINT_LINE.match(line)]
-    removed = points[MAX_POINTS - 1 : -1]  # the last point stays
+    removed = points[MAX_POINTS - 1 : -1]
     if len(removed) < 2:
         return review
     first, count = removed[0], len(removed)
@@ -215,7 +221,7 @@ def folded(review: Review) -> Review:
 
 
 def lines_of(script: str) -> list[str]:
-    """Return the lines of a script as bash and sbatch see them: only a newline ends a line."""
+    """Return the lines of a script as bash and sbatch see them: only a newline ends a line, no form feed."""
     return script.removesuffix("\n").split("\n") if script else []
 
 
@@ -230,5 +236,6 @@ def _parts(script: str) -> Iterator[Part]:
     matches = (re.fullmatch(r"# (?:---|===) (.+?)(?: ---|:.*)", line) for line in lines)  # "# --- Setup ---"
     titles_by_line |= {number: match[1] for number, match in enumerate(matches, 1) if match}
     first_lines = sorted(number for number in titles_by_line if number <= len(lines))
-    for first, after in zip(first_lines, [*first_lines[1:], len(lines) + 1], strict=True):
-        yield Part(title=titles_by_line[first], first=first, last=after - 1)
+    next_first_lines = [*first_lines[1:], len(lines) + 1]
+    for first, next_first in zip(first_lines, next_first_lines, strict=True):
+        yield Part(title=titles_by_line[first], first=first, last=next_first - 1)

@@ -1,4 +1,4 @@
-"""A review as plain text, and on a terminal with colours."""
+"""Shows a review as text for people, with colours on a terminal. `brief` shows a shorter text of it."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from sbatchgen.base.errors import Problem
 from sbatchgen.base.quoting import counted, fix_lines, one_line, table
 from sbatchgen.base.units import Duration, Memory, in_bytes
-from sbatchgen.jobs.inputs.search import short
+from sbatchgen.jobs.inputs.search import short_place
 from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.jobs.render.trace import TemplateLine
 from sbatchgen.jobs.resolved.origins import Setting
@@ -29,47 +29,53 @@ _STYLES = (
 
 
 def as_text(review: Review, folder: Path, *, whole: bool = False) -> str:
-    """Return the text of a review, from the request to the script; paths are relative to `folder`.
+    """Return the text of a review: a table, sections such as the findings, and the script.
 
-    If the script has two parts, only the first is shown, unless `whole`.
+    Paths are relative to `folder`. The script is shown as by `shown_script`.
     """
-    blocks = [table(rows(review))]
+    blocks = [table(table_rows(review))]
     for title, section in sections(review, folder):
         lines = (f"  {line}\n" if line else "\n" for line in section.splitlines())
         blocks.append("".join([f"{title}\n", *lines]))
     if review.script is not None:
-        blocks.append(script(review, whole=whole))
+        blocks.append(shown_script(review, whole=whole))
     return "\n".join(block for block in blocks if block)
 
 
 def coloured(text: str) -> str:
-    """Return the text of a review with colours; it may have no control characters except line breaks."""
-    above, *script_text = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
-    for pattern, style in _STYLES:
-        above = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", above)
-    return "".join([above, *script_text])
+    """Return the text of a review with colours. The script in it gets none.
 
-
-def script(review: Review, *, whole: bool = False) -> str:
-    """Return the script; if it has two parts, the first part and the number of further lines.
-
-    The script is returned `whole` if that is asked for, or if a line of this job may be in the second part.
+    The text must have no control characters except line breaks.
     """
-    text = review.script or ""
-    first, mark, second = text.rpartition(SECOND_PART)
-    # A site's template may write lines of this job into the second part. Unknown lines may be in it.
-    own_lines = review.own_lines if review.own_lines is not None else (len(text),)
-    if whole or not mark or max(own_lines, default=0) > first.count("\n"):
-        return text
-    where, _, rest = second.partition(":")  # `where` is " every job of this kind, ..."
-    return f"{first}and {rest.count(chr(10))} lines that are the same in{where}: sbatchgen help script\n"
+    text_above_script, *script = re.split(r"(?m)^(?=#!)", text, maxsplit=1)
+    for pattern, style in _STYLES:
+        text_above_script = re.sub(pattern, f"\x1b[{style}m\\g<0>\x1b[0m", text_above_script)
+    return "".join([text_above_script, *script])
+
+
+def shown_script(review: Review, *, whole: bool = False) -> str:
+    """Return the script of a review, without its second part if that is the same in all similar jobs.
+
+    The number of its lines replaces the second part. The second part stays if the caller asks for the `whole`
+    script, or if it may hold lines of this job alone, as with a site's own template.
+    """
+    script = review.script or ""
+    first_part, mark, second_part = script.rpartition(SECOND_PART)
+    has_known_lines = review.own_lines is not None
+    last_own_line = max(review.own_lines or (), default=0)
+    is_second_part_common = has_known_lines and last_own_line <= first_part.count("\n")
+    if whole or not mark or not is_second_part_common:
+        return script
+    jobs, _, rest = second_part.partition(":")  # " every job of this kind, with the runtime venv: ..."
+    return f"{first_part}and {rest.count(chr(10))} lines that are the same in{jobs}: sbatchgen help script\n"
 
 
 def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the title and the text of each section between the table and the script."""
     if review.surprises:
         lines = [
-            (f"{setting.name} {setting.value}"[:60], origin(setting, folder)) for setting in review.surprises
+            (f"{setting.name} {setting.value}"[:60], origin_in_words(setting, folder))
+            for setting in review.surprises
         ]
         yield "Not typed by you", table(lines)
     if review.findings:
@@ -85,8 +91,8 @@ def sections(review: Review, folder: Path) -> Iterator[tuple[str, str]]:
         yield f"Since job {last.job}, submitted {last.time}", last.diff or "the same script"
 
 
-def rows(review: Review) -> list[tuple[str, str]]:
-    """Return the rows of the review's table: a name and a text each, such as ("time", "8:00:00")."""
+def table_rows(review: Review) -> list[tuple[str, str]]:
+    """Return the rows of the review's table, each a name and a text, such as ("time", "8:00:00")."""
     job, cluster, request, cost = review.job, review.cluster, review.request, review.cost
     lines = []
     if job:
@@ -111,8 +117,8 @@ def rows(review: Review) -> list[tuple[str, str]]:
             lines.append(("code", _code_in_words(job)))
         if job.data is not None:
             lines.append(("data", job.data))
-        is_said_below = any(finding.problem.what == job.restarts for finding in review.findings)
-        restarts = "" if is_said_below else job.restarts
+        is_in_findings = any(finding.problem.what == job.restarts for finding in review.findings)
+        restarts = "" if is_in_findings else job.restarts
         optional = [("resume", resume_texts.get(job.resume or "", job.resume)), ("restarts", restarts)]
         lines += [(name, text) for name, text in optional if text]
     if review.digest:
@@ -130,6 +136,7 @@ def _job_in_words(job: JobSummary) -> str:
 
 
 def _code_in_words(job: JobSummary) -> str:
+    """Return in words whether the job runs the user's files or a copy of them."""
     if job.snapshot is None:
         return "the files as they are when the job starts"
     files = counted(job.snapshot.files, "file")
@@ -138,9 +145,9 @@ def _code_in_words(job: JobSummary) -> str:
 
 
 def _size_row(request: Allocation, *, trainer_spawns: bool, programs: Sequence[str]) -> tuple[str, str]:
-    """Return the row with the processes and nodes.
+    """Return the row with the numbers of processes and nodes, or with the names of the job's programs.
 
-    `trainer_spawns`: the user's own trainer starts more processes.
+    `trainer_spawns` is whether the user's own trainer starts more processes.
     """
     if programs:
         return "programs", f"{', '.join(programs)} on {counted(request.nodes, 'node')}"
@@ -153,6 +160,7 @@ def _size_row(request: Allocation, *, trainer_spawns: bool, programs: Sequence[s
 
 
 def _cluster_parts(cluster: Cluster) -> Iterator[str]:
+    """Yield in words the parts of the row about the cluster: profile, partition, account and others."""
     yield cluster.profile
     if cluster.scheduler == "slurm":
         yield f"partition {cluster.partition}" if cluster.partition else "its default partition"
@@ -166,7 +174,7 @@ def _cluster_parts(cluster: Cluster) -> Iterator[str]:
 
 
 def in_short(review: Review) -> str:
-    """Return the job in a few words, for the question whether to submit it."""
+    """Return the job in a few words for the question whether to submit it: name, nodes and GPU-hours."""
     job, request, cost = review.job, review.request, review.cost
     text = job.name if job else "this script"
     if request and (cost is not None or job is None):
@@ -201,6 +209,7 @@ def _share(amount: Amount, noun: str) -> str:
 
 
 def _cost_in_words(cost: Cost, request: Allocation) -> str:
+    """Return the hours that the job costs in words, or why they are not known."""
     hours = [(cost.gpu_hours, "GPU-hours"), (cost.cpu_hours, "CPU-hours")]
     hours += [(cost.billing_hours, "billing-hours of the site")]
     text = ", ".join(f"{_number(count)} {name}" for count, name in hours if count)
@@ -211,13 +220,14 @@ def _cost_in_words(cost: Cost, request: Allocation) -> str:
     return f"{text} at the time limit{for_restarts if request.restarts else ''}"
 
 
-def origin(setting: Setting, folder: Path) -> str:
+def origin_in_words(setting: Setting, folder: Path) -> str:
     """Return the place where a value was set, and the values that it overrode."""
-    others = [f"over {other.value} of {short(other.at, folder)}" for other in setting.overrode]
-    return ", ".join([short(setting.at, folder), *others])
+    others = [f"over {other.value} of {short_place(other.at, folder)}" for other in setting.overrode]
+    return ", ".join([short_place(setting.at, folder), *others])
 
 
 def _number(count: float) -> str:
+    """Return a number with at most two decimals: "1,024.5"."""
     return f"{count:,.2f}".rstrip("0").rstrip(".")
 
 
@@ -242,7 +252,7 @@ def _answer_lines(answer: Answer) -> Iterator[str]:
 
 
 def explanation(settings: Iterable[Setting]) -> str:
-    """Return a table of settings: value, origin, overridden values and documentation of each."""
+    """Return the table of `explain`: each setting with its value, its origin and its documentation."""
     cells = []
     for setting in settings:
         others = "; ".join(f"{other.at} said {other.value}" for other in setting.overrode)
@@ -252,9 +262,12 @@ def explanation(settings: Iterable[Setting]) -> str:
 
 
 def blame(script: str, places: Sequence[TemplateLine], folder: Path) -> str:
-    """Return a table of the script's lines: the number, the place in a template, its block, and the line."""
-    lines = enumerate(zip(lines_of(script), places, strict=True), 1)
+    """Return a table of the script's lines: number, place in a template, block of the template, and line.
+
+    `places` has the origin of each line.
+    """
+    numbered_lines = enumerate(zip(lines_of(script), places, strict=True), 1)
     return table(
-        (f"{number:>4}", f"{short(str(place.file), folder)}:{place.line}", place.block, line)
-        for number, (line, place) in lines
+        (f"{number:>4}", f"{short_place(str(place.file), folder)}:{place.line}", place.block, line)
+        for number, (line, place) in numbered_lines
     )

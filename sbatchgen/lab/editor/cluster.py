@@ -17,7 +17,7 @@ from sbatchgen.jobs.inputs.completion import known_names
 from sbatchgen.jobs.inputs.document import Document, as_data
 from sbatchgen.jobs.inputs.options import VALUES
 from sbatchgen.jobs.inputs.profile import Partition, Profile
-from sbatchgen.jobs.inputs.search import short
+from sbatchgen.jobs.inputs.search import short_place
 
 MAX_PARTITIONS = 8  # partitions whose limits are shown
 _MAX_ITEMS = 8  # items of a list that are shown
@@ -120,7 +120,7 @@ class ClusterFacts:
                 value = first_names([*map(str, data)], _MAX_ITEMS) if isinstance(data, list) else value
                 key = keys_of(record).get(match["key"].rpartition(".")[2])
                 help_text = f": {key.metadata['help']}" if key else ""
-                place, url = short(at, self.folder), self.source(path)
+                place, url = short_place(at, self.folder), self.source(path)
                 documented = f", [documented]({url})" if url else ""
                 name = path.removeprefix("partitions.")
                 yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(place)}{documented})"
