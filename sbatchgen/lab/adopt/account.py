@@ -1,4 +1,4 @@
-"""The text that `adopt` shows: the account of each line, the error, and the files that it writes."""
+"""The output of `sbatchgen adopt`: the account of a script's lines, the error, and the files."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,24 +14,27 @@ _NUMBERS_WIDTH = 9  # characters of the column of line numbers
 
 
 def lines(adoption: Adoption) -> list[str]:
-    """Return the account of a script as rows of text, without comments.
+    """Return the account of a script as lines of text.
 
-    Neighbouring lines with the same outcome share a row.
+    A row of the account has numbers of lines, their outcome and the reason. Neighbouring lines with the same
+    outcome share a row. The lines of comments have no row.
     """
     rows = join(remark for remark in adoption.remarks if remark.what not in UNREMARKABLE)
-    lost = sum(outcome == "lost" for outcome in adoption.lines.values())
-    head = f"{len(adoption.lines)} lines, {lost or 'none'} lost"
+    lost_count = sum(outcome == "lost" for outcome in adoption.lines.values())
+    summary = f"{len(adoption.lines)} lines, {lost_count or 'none'} lost"
     if not adoption.job:
-        head, rows = "no job can be made of it", adoption.lost
+        summary, rows = "no job can be made of it", adoption.lost
+        # Another reason says more than NO_TRAINING.
         rows = [row for row in rows if row.what != NO_TRAINING] or rows
-    shown = [f"{adoption.script}: {head}"]
+    shown = [f"{adoption.script}: {summary}"]
     lines_in_rows = {line for row in rows for line in row.lines}
     for row in rows:
-        # Lines between two lines of a row that have no row of their own, such as comments, join the row.
+        # A line between two lines of a row joins the row if it has no row of its own, as a comment.
         between = range(min(row.lines, default=0), max(row.lines, default=0))
         numbers = _spans({*row.lines, *(line for line in between if line not in lines_in_rows)})
-        shown += [] if len(numbers) <= _NUMBERS_WIDTH else [numbers]
-        first_column = numbers if len(numbers) <= _NUMBERS_WIDTH else ""
+        fits = len(numbers) <= _NUMBERS_WIDTH  # otherwise the numbers get a line of their own
+        shown += [] if fits else [numbers]
+        first_column = numbers if fits else ""
         shown.append(f"{first_column:<{_NUMBERS_WIDTH}} {row.outcome:<10} {row.what}")
     for finding in adoption.remaining:
         problem = f"{finding.rule}: {finding.problem.what}"
@@ -51,7 +54,7 @@ def as_yaml(adoption: Adoption) -> str:
 
 
 def refusal(adoption: Adoption) -> SbatchgenError:
-    """Return the error for an adoption whose files are not written."""
+    """Return the error for an adoption without a job, or with lost lines: its files are not written."""
     as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {adoption.script}"
     if adoption.scheduler:
         as_it_is = f"submit the script as it is where {adoption.scheduler} runs"

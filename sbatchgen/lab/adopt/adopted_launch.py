@@ -1,4 +1,7 @@
-"""Converts the training's launch, from srun to the trainer, into keys of the job and the profile.
+"""The conversion of the training's launch, from srun to the trainer, into keys of the job and the profile.
+
+A launch is one command of the script, such as `srun apptainer exec IMAGE torchrun train.py --epochs 3`. Each
+function here converts one part of the command. A part that no key expresses is noted as lost.
 
 Sources: srun(1), INPUT ENVIRONMENT VARIABLES; torch/distributed/run.py.
 """
@@ -17,9 +20,9 @@ from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.jobs.runtimes.enroot import PYXIS_OPTIONS
 from sbatchgen.lab.adopt import shape, training
 from sbatchgen.lab.adopt.block import Block, blocks
-from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, is_variable
+from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft, can_be_in_env
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript
-from sbatchgen.lab.adopt.trainer_arguments import arguments
+from sbatchgen.lab.adopt.trainer_arguments import job_arguments
 
 # Options of srun that need no key: the rendered srun has them, or they change no process.
 _IMPLIED_OPTIONS = (
@@ -50,9 +53,9 @@ _ALTERNATIVES = {
 
 def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> None:
     """Convert a launch into keys of the job and the profile."""
-    if simplified.prefix:
-        _set_prefix(draft, simplified.prefix)
-    for word, options in simplified.optional:
+    if simplified.prefix_words:
+        _set_prefix(draft, simplified.prefix_words)
+    for word, options in simplified.optional_words:
         what = f"{word.text} is empty unless a condition holds; it would be: {options}"
         draft.add((word.line,), "dropped", what)
     _adopt_wrappers(draft, launch)
@@ -63,7 +66,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
         if tool := runtime.tool(launch):
             keys = runtime.adopt(draft, launch, tool)
             draft.profile |= {"runtime": name, "runtimes": {name: keys}}
-            first_value = next(iter(keys.values()), "")  # usually the image or the environment
+            first_value = next(iter(keys.values()), "")  # usually the image, or the name of the environment
             draft.add(draft.launch_lines, "understood", f"{name}: {first_value}")
             break
     if launch.launcher and not shape.launcher_module(launch):
@@ -73,10 +76,10 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
     if launch.command.name == "eval":
         _adopt_eval(draft, launch.command)
     if "trainer" in draft.job:
-        starter = draft.job.get("launcher") or draft.job["mode"]
-        draft.add(draft.launch_lines, "understood", f"{starter}: {draft.job['trainer']}")
+        launcher_or_mode = draft.job.get("launcher") or draft.job["mode"]
+        draft.add(draft.launch_lines, "understood", f"{launcher_or_mode}: {draft.job['trainer']}")
     draft.launch_names |= {*draft.env}
-    # A draft without `mode` is refused: without some arguments the job would train another model.
+    # Without some of its arguments the job would train another model. `adopt` writes no job without `mode`.
     if not has_all_arguments:
         del draft.job["mode"]
 
@@ -84,22 +87,23 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
 def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the programs that start the trainer, and the variables set in front of the launch."""
     body = launch.tools[0].body
-    before: dict[str, Word] = {}  # variables to the left, which bash expands in A=1 B=$A
+    # The values of the variables to the left. In `A=1 B=$A python train.py`, bash expands $A to 1.
+    earlier_values: dict[str, Word] = {}
     for variable in launch.command.prefix_assignments:
-        used = [name for name in before if variable.word and name in variable.word.variables]
-        draft.step_setup += [f"export {name}={before[name].text}" for name in used]
-        literal = body.value(variable.word) if variable.word and not used else None
+        used_names = [name for name in earlier_values if variable.word and name in variable.word.variables]
+        draft.step_setup += [f"export {name}={earlier_values[name].text}" for name in used_names]
+        literal = body.value(variable.word) if variable.word and not used_names else None
         _set_variable(draft, variable.name, literal, variable.word)
-        before |= {variable.name: variable.word} if variable.word else {}
+        earlier_values |= {variable.name: variable.word} if variable.word else {}
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _adopt_shell_string(draft, launch, tool)
         elif tool.name == "env" and not tool.uses:
-            for word in _words_without_next(tool)[1:]:
-                value = tool.body.value(word)
-                name = (value or word.text.lstrip("'\"")).partition("=")[0]
-                _set_variable(draft, name, None if value is None else value.partition("=")[2])
+            for word in _own_words(tool)[1:]:  # such as NAME=VALUE
+                text = tool.body.value(word)
+                name = (text or word.text.lstrip("'\"")).partition("=")[0]
+                _set_variable(draft, name, None if text is None else text.partition("=")[2])
         elif tool.name in _HANDLED_ELSEWHERE | programs("mpi") or tool in runtime_tools:
             continue
         # An unknown program becomes the runtime `prefix`, unless the job already has a runtime.
@@ -110,8 +114,8 @@ def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
             draft.lose(f"{tool.name} around the trainer: {advice}")
 
 
-def _words_without_next(tool: Tool) -> tuple[Word, ...]:
-    """Return a tool's name, options and operands, without the command that the tool starts."""
+def _own_words(tool: Tool) -> tuple[Word, ...]:
+    """Return a tool's words without the command that it starts: [nice, -n, 5] of `nice -n 5 python x.py`."""
     return tool.words[: len(tool.words) - len(tool.next_words)]
 
 
@@ -122,8 +126,11 @@ def _set_prefix(draft: Draft, words: Sequence[str]) -> None:
 
 
 def _adopt_prefix(draft: Draft, tool: Tool) -> None:
-    """Convert a program that starts the trainer; note it as lost if only the running job knows its words."""
-    words = [tool.body.value(word) for word in _words_without_next(tool)]
+    """Put a program that starts the trainer, such as `nsys profile`, into the profile as its prefix.
+
+    A program with a word that only the running job knows is noted as lost.
+    """
+    words = [tool.body.value(word) for word in _own_words(tool)]
     if all(words):
         _set_prefix(draft, [word or "" for word in words])
     else:
@@ -131,22 +138,24 @@ def _adopt_prefix(draft: Draft, tool: Tool) -> None:
 
 
 def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None = None) -> None:
-    """Put a variable of the launch into `env` or the setup of the job.
+    """Put a variable of the launch into `env` of the job, or into the profile's setup as an export.
 
-    `value` is None for a value that is not a literal string. `word` holds the value as the script writes it.
+    `value` is the literal value, or None if the script computes the value. `word` is the value as the script
+    writes it.
     """
     if name in shape.RANK_VARIABLES:
         draft.add(draft.launch_lines, "understood", f"{name} as the script has it")
-    elif is_variable(name) and value is not None and "${" not in value:  # `env` would expand ${NAME}
+    elif can_be_in_env(name) and value is not None and "${" not in value:  # `env` would expand ${NAME}
         draft.env[name] = value
+        # setup_per_task comes after `env`. If it sets the variable too, it must set this value at its end.
         task_lines = draft.profile.get("setup_per_task", [])
-        if any(re.search(rf"(?:^|[\s;]){name}\+?=", line) for line in task_lines):  # they come after `env`
+        if any(re.search(rf"(?:^|[\s;]){name}\+?=", line) for line in task_lines):
             task_lines.append(f"export {name}={quoting.word(value)}")
     # An export of PATH or LD_LIBRARY_PATH would also change the commands before the launch.
-    elif is_variable(name) and word is not None and "PATH" not in name:
+    elif can_be_in_env(name) and word is not None and "PATH" not in name:
         draft.step_setup.append(f"export {name}={word.text}")
         draft.launch_names.add(name)
-        draft.env.pop(name, None)  # `env` comes after the setup
+        draft.env.pop(name, None)  # `env` comes after the setup, so its value would replace this value
         draft.needed_variables |= {*word.variables}
         draft.add(draft.launch_lines, "kept", "in setup, by export", name)
     else:
@@ -154,49 +163,63 @@ def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None 
 
 
 def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
-    """Keep the commands before the launch in the string of `bash -c`; note later ones as dropped or lost."""
+    """Keep the commands before the launch in the string of `bash -c`, as setup of each task.
+
+    The commands after the launch are noted as dropped if they only print or end, and otherwise as lost.
+    """
     option = tool.option("command")
     if option is None or option.value_word is None:
         draft.lose(f"{tool.name} starts another script, which is not read")
         return
-    inner = string_body(tool.body, option.value_word)
+    string = string_body(tool.body, option.value_word)
     # If the launch is in a string within this string, all commands count as after the launch.
-    launch_at = launch.program.words[0].at if launch.program.body is inner else -1
-    for block in blocks(inner):
-        names = [command.name for command in block.outer]
+    launch_at = launch.program.words[0].at if launch.program.body is string else -1
+    for block in blocks(string):
+        names = [command.name for command in block.outer_commands]
         if block.start <= launch_at < block.end:
             _adopt_chain(draft, tool, block, launch_at)
-        elif block.only_sets_names(shape.RANK_VARIABLES) or block.only_prints:
+        elif block.only_assigns_names(shape.RANK_VARIABLES) or block.only_prints:
             draft.add(draft.launch_lines, "dropped", "ranks, and what is only printed in each task")
         elif block.start > launch_at:
             if block.only_closes:
                 draft.add(draft.launch_lines, "dropped", "what follows the training in each task")
             else:
                 draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
-        # Variables that are not exported need no line: their values are written where they are used.
-        elif not block.only_sets_harmlessly or any(assignment.is_exported for assignment in block.sets):
+        # A block that only sets variables is kept if it exports one. The values of other variables are
+        # written where the launch uses them.
+        elif not block.only_assigns_harmlessly or any(
+            assignment.is_exported for assignment in block.assignments
+        ):
             _keep_in_task(draft, block, block.text)
 
 
 def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None:
-    """Keep the commands before the launch in its statement, such as `cd FOLDER && python train.py`."""
-    outer = [*block.outer]
-    tees = [command for command in outer if command.at > launch_at and command.pipe and command.name == "tee"]
-    commands = [
-        command for command in outer if command.name not in ("export", "exec") and command not in tees
-    ]
-    names = {command.name for command in outer}
-    before = [command for command in commands if command.end <= launch_at]
-    variables = {assignment.name for assignment in block.sets} - shape.RANK_VARIABLES
+    """Keep the commands before the launch in its statement, such as `cd FOLDER && python train.py`.
+
+    `block` is the statement, and `launch_at` the offset of the launch in the string of `bash -c`.
+    """
     text = block.body.source.text
-    # In `cd FOLDER && python train.py`, `before` is [cd] and the only gap is "&&", so `cd FOLDER || exit` has
-    # the same effect. Other gaps, such as "||", have other effects.
-    launching = next((command for command in outer if command.at <= launch_at < command.end), None)
-    starts = [*(command.at for command in before), launching.at if launching else launch_at]
-    gaps = [text[left.end : right].strip(" \t\\\n") for left, right in zip(before, starts[1:], strict=True)]
-    is_chain = all(gap == "&&" for gap in gaps)
-    has_other_commands = len(commands) - len(before) > 1 or (before and not is_chain)
-    if has_other_commands or (variables and "export" in names) or (not commands and "exec" not in names):
+    names = {command.name for command in block.outer_commands}
+    # `export` and `exec` change only how the launch starts. A `tee` after the launch writes a copy of the
+    # output, which the log of the job holds.
+    counted_commands = [
+        command
+        for command in block.outer_commands
+        if command.name not in ("export", "exec")
+        and not (command.at > launch_at and command.pipe and command.name == "tee")
+    ]
+    before = [command for command in counted_commands if command.end <= launch_at]
+    launching = next(
+        (command for command in block.outer_commands if command.at <= launch_at < command.end), None
+    )
+    has_later_commands = len(counted_commands) - len(before) > 1  # 1 is the launch itself
+    # `cd FOLDER && python train.py` has the same effect as `cd FOLDER || exit` and the launch. Commands
+    # before another operator, such as "||" or ";", can't be kept in this way.
+    is_chain = _is_and_chain(text, before, launching.at if launching else launch_at)
+    variables = {assignment.name for assignment in block.assignments} - shape.RANK_VARIABLES
+    exports_in_chain = bool(variables) and "export" in names
+    has_no_launch = not counted_commands and "exec" not in names
+    if has_later_commands or not is_chain or exports_in_chain or has_no_launch:
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
     for command in before:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
@@ -204,20 +227,33 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None
         _adopt_prefix_in_task(draft, block, launching)
 
 
+def _is_and_chain(text: str, before: Sequence[Command], launch_at: int) -> bool:
+    """Return whether only `&&` joins the commands before the launch to each other and to the launch."""
+    starts = [*(command.at for command in before), launch_at]
+    operators = [
+        text[left.end : right_start].strip(" \t\\\n")
+        for left, right_start in zip(before, starts[1:], strict=True)
+    ]
+    return all(operator == "&&" for operator in operators)
+
+
 def _adopt_prefix_in_task(draft: Draft, block: Block, command: Command) -> None:
     """Keep the variables set in front of the launch in the string of `bash -c`."""
     for variable in command.prefix_assignments:
         literal = block.body.value(variable.word) if variable.word else None
-        is_kept = literal is not None or variable.name in shape.RANK_VARIABLES
-        if is_kept or variable.word is None or "PATH" in variable.name:
+        needs_task_shell = literal is None and variable.name not in shape.RANK_VARIABLES
+        if not needs_task_shell or variable.word is None or "PATH" in variable.name:
             _set_variable(draft, variable.name, literal)
         else:
             _keep_in_task(draft, block, f"export {variable.name}={variable.word.text}")
 
 
 def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
-    """Keep lines of a block of `bash -c` as setup of each task; export the variables that the block uses."""
-    variables = sorted(block.uses & draft.script.assigned_names)
+    """Keep `text`, which is a part of a block of `bash -c`, as setup of each task.
+
+    The batch script exports its variables that the block uses, so that the shell of the task has them.
+    """
+    variables = sorted(block.used_names & draft.script.assigned_names)
     draft.needed_variables |= {*variables}
     draft.step_setup += [f"export {' '.join(variables)}"] if variables else []
     draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
@@ -225,7 +261,7 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
 
 
 def _adopt_srun_options(draft: Draft, launch: Launch, step: Tool) -> None:
-    """Convert the options of srun, except those that the rendered srun has without a key."""
+    """Convert the options of `step`, the srun of the launch, except options that need no key."""
     for option in step.uses:
         name, value = option.name, option.value
         if name == "cpus-per-task":
@@ -233,7 +269,7 @@ def _adopt_srun_options(draft: Draft, launch: Launch, step: Tool) -> None:
             if count is not None and count != (launch.resources.cpus_per_task or 1):
                 _set_srun_option(draft, name, str(count))
             continue
-        # An option of srun for GPUs changes nothing if it repeats the directive.
+        # srun takes the GPUs of the directive, so an option that repeats the directive changes nothing.
         default = draft.script.option(name) if name in _GPU_OPTIONS else _SRUN_DEFAULTS.get(name)
         if name in _LOG_AND_MAIL_OPTIONS:
             draft.add(draft.launch_lines, "dropped", f"--{name} of srun: the job has its own log and mail")
@@ -265,11 +301,10 @@ def _adopt_torchrun_options(draft: Draft, launcher: Tool) -> None:
     for option in launcher.uses:
         if option.name in _RENDERED_TORCHRUN_OPTIONS.split():
             continue
-        word, body, value = option.value_as_word(launcher.body), launcher.body, option.value
+        word, value = option.value_as_word(launcher.body), option.value
         if value is None and word:
-            in_task = body is not draft.body
-            value = next((text for _, text in arguments(draft, [word], body, in_task=in_task)), None)
-        is_array = value is not None and "[@]" in value
+            value = _argument_text(draft, word, launcher.body)
+        is_array = value is not None and "[@]" in value  # an option takes a single word
         if option.name == "no-python" or value is None or is_array:
             draft.lose(f"--{option.name} of torchrun")
         else:
@@ -277,9 +312,14 @@ def _adopt_torchrun_options(draft: Draft, launcher: Tool) -> None:
             draft.job["launcher_args"] = [*draft.job.get("launcher_args", []), argument]
 
 
-def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
-    """Convert the interpreter, the trainer and its arguments; return whether all arguments are known."""
-    _adopt_interpreter(draft, launch)
+def _argument_text(draft: Draft, word: Word, body: Body) -> str | None:
+    """Return the string that a job has for a word of the launch; None if no string expresses the word."""
+    converted = job_arguments(draft, [word], body, in_task=body is not draft.body)
+    return next((argument.text for argument in converted), None)
+
+
+def _adopt_python_options(draft: Draft, launch: Launch) -> None:
+    """Put -W of python into `env`; note the other options as lost, except -m and -u."""
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
     for option in python.uses if python else ():
         if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned_names:
@@ -288,27 +328,30 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
             draft.add(draft.launch_lines, "understood", "env", "PYTHONWARNINGS")
         elif option.name not in ("m", "u"):  # the job sets PYTHONUNBUFFERED for -u, and has -m for modules
             draft.lose(f"-{option.name} of python")
+
+
+def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
+    """Convert the interpreter, the trainer and its arguments; return whether all arguments are known."""
+    _adopt_interpreter(draft, launch)
+    _adopt_python_options(draft, launch)
     launcher_module = shape.launcher_module(launch)
     program, body = launch.program, launch.program.body
     words = program.rest if program.name == "python" else program.words
     if launch.launcher and launcher_module:  # the job starts the launcher as its trainer
         words = launch.launcher.words
-        # Without the launcher's name, which is two words for `accelerate launch`.
-        words = words[2 if words[0].text.endswith("accelerate") else 1 :]
+        name_length = 2 if words[0].text.endswith("accelerate") else 1  # `accelerate launch` has two words
+        words = words[name_length:]
     if not words:
         draft.lose(training.NO_TRAINER_FILE)
         return False
     argument_words = words if launcher_module else words[1:]
-    pairs = [*arguments(draft, argument_words, body, in_task=body is not draft.body)]
-    for word, value in pairs:
-        if value is None:
-            is_positional = any(name.isdigit() or name in "@*" for name in body.resolve(word).variables)
-            what = (
-                "the script's own arguments"
-                if is_positional
-                else "a value that is known only when the job runs"
-            )
-            draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
+    converted = [*job_arguments(draft, argument_words, body, in_task=body is not draft.body)]
+    for word in (argument.word for argument in converted if argument.text is None):
+        is_positional = any(name.isdigit() or name in "@*" for name in body.resolve(word).variables)
+        what = (
+            "the script's own arguments" if is_positional else "a value that is known only when the job runs"
+        )
+        draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
     if launcher_module:
         draft.job["trainer"] = launcher_module
     elif (name := _trainer_name(draft, words[0], body)) is None:
@@ -316,8 +359,8 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
     else:
         is_module = program.starts_module or any(tool.starts_module for tool in launch.tools)
         draft.job["trainer"] = name if is_module else _as_trainer_file(draft, name)
-    draft.job["args"] = [value for _, value in pairs if value is not None]
-    return len(draft.job["args"]) == len(pairs)
+    draft.job["args"] = [argument.text for argument in converted if argument.text is not None]
+    return len(draft.job["args"]) == len(converted)
 
 
 def _trainer_name(draft: Draft, word: Word, body: Body) -> str | None:
@@ -329,13 +372,17 @@ def _trainer_name(draft: Draft, word: Word, body: Body) -> str | None:
     name = path.removeprefix(f"{draft.folder}/")
     if name != path and "${" not in name:
         return name
-    value = next((text for _, text in arguments(draft, [word], body, in_task=body is not draft.body)), None)
-    is_array = value is not None and "[@]" in value
-    return draft.known_text(word, body) or (None if is_array else value)
+    text = _argument_text(draft, word, body)
+    is_array = text is not None and "[@]" in text  # several words can't name one trainer
+    return draft.known_text(word, body) or (None if is_array else text)
 
 
 def _adopt_interpreter(draft: Draft, launch: Launch) -> None:
-    """Convert the path of Python or torchrun, because a job starts the first python3 in PATH."""
+    """Convert the path of the launch's Python or torchrun.
+
+    A job starts the first python3 in PATH. So a virtual environment becomes the runtime, and another folder
+    comes first in PATH.
+    """
     tool = next(tool for tool in launch.tools if tool.name in ("python", "torchrun", *LAUNCHERS))
     path = draft.path(tool.words[0], tool.body) or ""
     if "/" in path:
@@ -365,23 +412,23 @@ def _as_trainer_file(draft: Draft, name: str) -> str:
     `./`, because a job would read the name as a module.
     """
     workdir = draft.profile.get("runtimes", {}).get("enroot", {}).get("workdir")
-    in_workdir = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
-    if in_workdir:
+    is_in_container = name.startswith("/") and isinstance(workdir, str) and workdir.startswith("/")
+    if is_in_container:
         name = posixpath.relpath(name, workdir)
-    return name if "/" in name or (name.endswith(".py") and not in_workdir) else f"./{name}"
+    return name if "/" in name or (name.endswith(".py") and not is_in_container) else f"./{name}"
 
 
 def _adopt_eval(draft: Draft, command: Command) -> None:
-    """Read the redirections in the string of `eval`; note a string with other commands as lost."""
-    inner = string_body(draft.script.body, command.words[1])
-    first, *others = (command for command in inner.commands if not command.context.in_substitution)
-    if inner.assignments or any(other.pipe is None or other.pipe is not first.pipe for other in others):
+    """Convert the redirections in the string of `eval`; note other commands in the string as lost."""
+    string = string_body(draft.script.body, command.words[1])
+    first, *others = (inner for inner in string.commands if not inner.context.in_substitution)
+    if string.assignments or any(other.pipe is None or other.pipe is not first.pipe for other in others):
         draft.lose("eval with more than the launch in it: write that out")
     _adopt_redirections(draft, first)
 
 
 def _adopt_redirections(draft: Draft, command: Command) -> None:
-    """Drop the launch's output to files and to tee; note its input and other pipes as lost."""
+    """Note the launch's output to files and to tee as dropped, and its input and other pipes as lost."""
     for redirect in command.redirects:
         if redirect.operator.startswith((">", "&>")):
             draft.add(draft.launch_lines, "dropped", "its output goes to the log of the job, not into a file")

@@ -1,7 +1,8 @@
-"""The adoption of a script: its job YAML, its profile, and the account of its lines.
+"""The adoption of a script, for `sbatchgen adopt`: a job YAML, a profile, and the account of the lines.
 
-The job and the profile are rendered, and the new script is compared with the old script. Both must request
-the same of Slurm and start the same programs. The account lists each difference.
+The account says what has become of each line of the script. To check the result, the job and the profile are
+rendered, and the new script is compared with the old script. Both must request the same of Slurm and start
+the same programs. The account also lists each difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,11 +54,11 @@ class Adoption:
     notes: Sequence[str] = ()  # differences of the new script
     job: str = ""  # the job YAML; "" if no job can be made of the script
     profile: str = ""  # the profile as YAML
-    rendered: str = ""  # the script that the job and the profile render
+    rendered: str = ""  # the script that is rendered from the job and the profile
 
     @cached_property
     def rows(self) -> list[AccountRow]:
-        """The remarks as rows of the table."""
+        """The remarks as rows of the account."""
         return join(self.remarks)
 
     @property
@@ -79,8 +80,9 @@ class Adoption:
 def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Path | None = None) -> Adoption:
     """Convert a script that is submitted in `folder` into a job and a profile.
 
-    `file` is the name of the script, and `day` the date for the profile. `user` is the environment in which
-    HOME and USER are looked up. Raises DocumentError if sbatch refuses the script, or if bash can't read it.
+    `text` is the script and `file` its name. `day` is the date that the profile gets. `user` is the
+    environment of the user, which gives the values of HOME and USER. Raises DocumentError if sbatch refuses
+    the script, or if bash can't read it.
     """
     script = JobScript(file=file, text=text, is_release_assumed=True, folder=folder)
     # A script that only an older Slurm accepts is read as that Slurm reads it.
@@ -94,7 +96,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     if simplified.defaults:
         values = ", ".join(f"{variable} is {default}" for variable, default in simplified.defaults.items())
         draft.note(f"the job always has the defaults of the script, whatever you export: {values}")
-    for old, new in simplified.renamed.items():
+    for old, new in simplified.new_names.items():
         if not old.isdigit():  # a variable, not a positional parameter
             draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
         elif any(
@@ -166,7 +168,7 @@ def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
 
 
 def _drop_comments(draft: Draft) -> None:
-    """Note the comments, and the lines after the end of the script, as dropped."""
+    """Note comments, and the lines after a command such as `exit` that ends the script, as dropped."""
     body, lines = draft.script.body, draft.script.lines
     end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
     read_by_slurm = {
@@ -208,7 +210,7 @@ def _with_files(draft: Draft, findings: Sequence[Finding], name: str, day: str) 
 
 
 def _keep_unset_variables(draft: Draft) -> None:
-    """Put variables into `env` that a rendered script would otherwise set to other values."""
+    """Put variables into `env` that the old script leaves unset and a rendered script would set."""
     runtime = RUNTIMES[draft.profile.get("runtime", "host")]
     if runtime.finds_user_packages and not runtime.is_container:
         draft.env.setdefault("PYTHONNOUSERSITE", "")  # Python reads an empty value as unset
@@ -230,7 +232,10 @@ def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
 
 
 def _without_files(draft: Draft, name: str) -> Adoption:
-    """Return an adoption without files. A line without an outcome becomes lost."""
+    """Return an adoption without files, with an outcome for each line.
+
+    A line for which no outcome was noted is lost.
+    """
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:

@@ -1,4 +1,8 @@
-"""The statements of a script as blocks, which know their lines and their effects."""
+"""The statements of a script as blocks.
+
+`adopt` reads a script block by block. A block knows its lines, its commands and its variables, and says what
+effects it has: whether it only sets variables, only prints, or only ends the script.
+"""
 
 from bisect import bisect_left
 from collections.abc import Container, Iterator
@@ -11,10 +15,10 @@ from sbatchgen.check.script.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
 
-_PRINTING = programs("prints")  # programs that only print text
+_PRINTING_PROGRAMS = programs("prints")  # programs that only print text
 _HARMLESS_PROGRAMS = programs("prints", "looks")  # programs that only print text or look up facts
-# Programs that have no effect after the training, because the job gets the training's status. awk, sed and
-# sort are not among them, because they may write files.
+# Programs that no job needs after the training, such as echo and exit: the job ends with the training's
+# status. awk, sed and sort are not among them, because they may write files.
 CLOSING = (_HARMLESS_PROGRAMS - {"awk", "sed", "sort"}) | programs("closes")
 # Commands that have the same effect before and after the activation of an environment.
 _INERT = HELPERS - {"pip", "which"} | programs("builtin")
@@ -22,18 +26,18 @@ _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 @frozen(eq=False)
 class Block:
-    """A statement of a script; several statements may share a line."""
+    """A statement of a script, such as a command, a loop or a function; several may share a line."""
 
     body: Body  # the body of the script
-    first: int  # the number of its first line
-    last: int  # the number of its last line
+    first_line: int  # the number of its first line
+    last_line: int  # the number of its last line
     start: int  # the offset of its first character
     end: int  # the offset after its last character
 
     @property
     def lines(self) -> range:
         """The numbers of the block's lines."""
-        return range(self.first, self.last + 1)
+        return range(self.first_line, self.last_line + 1)
 
     @cached_property
     def text(self) -> str:
@@ -42,6 +46,7 @@ class Block:
         first = text.rfind("\n", 0, self.start) + 1
         last = text.find("\n", max(self.start, self.end - 1))
         last = len(text) if last < 0 else last
+        # The rest of a line belongs to the block only if the line holds no other statement.
         starts_line = not text[first : self.start].strip()
         ends_line = text[self.end : last].lstrip(" \t;")[:1] in ("", "#")
         return text[first if starts_line else self.start : last if ends_line else self.end]
@@ -49,27 +54,27 @@ class Block:
     @cached_property
     def commands(self) -> tuple[Command, ...]:
         """The block's commands, also in substitutions and functions."""
-        return self._inside(self.body.commands)
+        return self._within(self.body.commands)
 
     @cached_property
-    def sets(self) -> tuple[Assignment, ...]:
-        """The block's assignments, also by `unset`."""
-        return self._inside(self.body.assignments)
+    def assignments(self) -> tuple[Assignment, ...]:
+        """The block's assignments; `unset NAME` also counts as an assignment."""
+        return self._within(self.body.assignments)
 
     @cached_property
-    def uses(self) -> frozenset[str]:
+    def used_names(self) -> frozenset[str]:
         """The names of the variables that the block expands."""
-        return frozenset(use.name for use in self._inside(self.body.variable_uses))
+        return frozenset(use.name for use in self._within(self.body.variable_uses))
 
-    def _inside(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
-        """Return the parts inside the block; `parts` is in the order of the text."""
-        first, last = (bisect_left(parts, at, key=lambda part: part.at) for at in (self.start, self.end))
-        return parts[first:last]
+    def _within(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
+        """Return those of the script's parts that begin in the block; `parts` is in the order of the text."""
+        begin, end = (bisect_left(parts, at, key=lambda part: part.at) for at in (self.start, self.end))
+        return parts[begin:end]
 
     @cached_property
-    def assigned(self) -> frozenset[str]:
+    def assigned_names(self) -> frozenset[str]:
         """The names of the variables that the block sets."""
-        return frozenset(assignment.name for assignment in self.sets)
+        return frozenset(assignment.name for assignment in self.assignments)
 
     @property
     def defines_function(self) -> bool:
@@ -77,28 +82,33 @@ class Block:
         return any(command.context.function for command in self.commands)
 
     @property
-    def outer(self) -> Iterator[Command]:
+    def outer_commands(self) -> Iterator[Command]:
         """The block's commands outside of substitutions."""
         return (command for command in self.commands if not command.context.in_substitution)
 
     @cached_property
-    def only_sets(self) -> bool:
+    def only_assigns(self) -> bool:
         """Whether the block does nothing but set variables, under no condition."""
         is_plain = all(
-            part.context.is_top_level and not part.subscript and not part.is_append for part in self.sets
+            part.context.is_top_level and not part.subscript and not part.is_append
+            for part in self.assignments
         )
         declarations = ("export", "declare", "readonly", "typeset")
-        return bool(self.sets) and is_plain and all(command.name in declarations for command in self.outer)
+        return (
+            bool(self.assignments)
+            and is_plain
+            and all(command.name in declarations for command in self.outer_commands)
+        )
 
-    def only_sets_names(self, names: Container[str]) -> bool:
-        """Return whether the block does nothing but set variables, all of them among `names`."""
-        return self.only_sets and all(name in names for name in self.assigned)
+    def only_assigns_names(self, names: Container[str]) -> bool:
+        """Return whether the block does nothing but set variables that are among `names`."""
+        return self.only_assigns and all(name in names for name in self.assigned_names)
 
     @cached_property
-    def only_sets_harmlessly(self) -> bool:
+    def only_assigns_harmlessly(self) -> bool:
         """Whether the block only sets variables, and the commands in their values change nothing."""
-        inner = (command for command in self.commands if command.context.in_substitution)
-        return self.only_sets and all(map(_is_harmless, inner))
+        substituted = (command for command in self.commands if command.context.in_substitution)
+        return self.only_assigns and all(map(_is_harmless, substituted))
 
     @cached_property
     def is_inert(self) -> bool:
@@ -109,35 +119,39 @@ class Block:
     def changes_modules(self) -> bool:
         """Whether the block loads modules, or sets a list of folders that modules also change."""
         calls_module = any(command.name in ("module", "ml") for command in self.commands)
-        return calls_module or any(name.endswith("PATH") for name in self.assigned)
+        return calls_module or any(name.endswith("PATH") for name in self.assigned_names)
 
     @cached_property
     def only_prints(self) -> bool:
         """Whether the block only prints to the log."""
-        outer = list(self.outer)
-        is_plain = all(command.name in _PRINTING and not _writes(command) for command in outer)
-        return bool(outer) and is_plain and not self.sets
+        commands = list(self.outer_commands)
+        is_printing = all(command.name in _PRINTING_PROGRAMS and not _writes(command) for command in commands)
+        return bool(commands) and is_printing and not self.assignments
 
     @cached_property
     def only_prints_harmlessly(self) -> bool:
-        """Whether the block only prints: no command in its words acts, and no `${1:?}` may end the script."""
-        inner = (command for command in self.commands if command.context.in_substitution)
-        may_end = any("?" in use.operator for use in self._inside(self.body.variable_uses))
-        return self.only_prints and all(map(_is_harmless, inner)) and not may_end
+        """Whether the block only prints, without side effects.
+
+        A command in a substitution may have an effect, and an expansion such as ${1:?} may end the script.
+        """
+        substituted = (command for command in self.commands if command.context.in_substitution)
+        may_end = any("?" in use.operator for use in self._within(self.body.variable_uses))
+        return self.only_prints and all(map(_is_harmless, substituted)) and not may_end
 
     @cached_property
     def only_closes(self) -> bool:
         """Whether a block after the training only prints or sets the exit status, so that no job needs it."""
         return all(
-            (command.is_test or command.name in CLOSING or _shows_facts(command)) and not _writes(command)
-            for command in self.outer
+            (command.is_test or command.name in CLOSING or _is_env_or_scontrol_show(command))
+            and not _writes(command)
+            for command in self.outer_commands
         )
 
 
 def _writes(command: Command) -> bool:
     """Return whether a command writes a file other than /dev/null."""
-    writing = (">", ">>", "&>", "&>>", ">|")
-    targets = (redirect.target for redirect in command.redirects if redirect.operator in writing)
+    output_operators = (">", ">>", "&>", "&>>", ">|")
+    targets = (redirect.target for redirect in command.redirects if redirect.operator in output_operators)
     return any(target is not None and target.text != "/dev/null" for target in targets)
 
 
@@ -148,13 +162,13 @@ def _is_harmless(command: Command) -> bool:
     if _writes(command):
         return False
     words = [word.value or "" for word in command.words]
-    if command.name == "srun":
+    if command.name == "srun":  # harmless if it starts a program that looks up a name or an address
         return any(word in ("hostname", "ip", "getent") for word in words)
-    return command.name in _HARMLESS_PROGRAMS or _shows_facts(command)
+    return command.name in _HARMLESS_PROGRAMS or _is_env_or_scontrol_show(command)
 
 
-def _shows_facts(command: Command) -> bool:
-    """Return whether a command is `env` or `scontrol show`."""
+def _is_env_or_scontrol_show(command: Command) -> bool:
+    """Return whether a command is `env` without arguments, or `scontrol show`."""
     if command.name == "env":
         return len(command.words) == 1
     return command.name == "scontrol" and [word.value for word in command.words[1:2]] == ["show"]

@@ -14,8 +14,9 @@ from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.adopt.draft import Draft
 
-# Options that a rendered script has unless the profile omits them.
+# Options that a rendered script always has, except those in the key `omit` of the profile.
 _DEFAULT_OPTIONS = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
+# The first keys of the job, in the order in which people read them.
 _FIRST_KEYS = (
     "mode",
     "launcher",
@@ -29,7 +30,7 @@ _FIRST_KEYS = (
 
 
 def profile(draft: Draft, name: str, day: str) -> str:
-    """Return the profile as YAML."""
+    """Return the profile of a draft as YAML; `day` is the date that the profile says it was checked."""
     keys: dict[str, Any] = {
         "name": f"{name}-cluster",
         "url": draft.script.file,
@@ -44,7 +45,7 @@ def profile(draft: Draft, name: str, day: str) -> str:
 
 
 def job(draft: Draft, name: str) -> str:
-    """Return the job as YAML."""
+    """Return the job of a draft as YAML; `name` is the start of the names of both files."""
     keys = {
         "profile": f"./{name}-cluster.yaml",
         **{key: draft.job[key] for key in _FIRST_KEYS if key in draft.job},
@@ -57,13 +58,13 @@ def job(draft: Draft, name: str) -> str:
 
 
 def _yaml(keys: Mapping[str, Any]) -> str:
-    """Return keys as YAML, without empty lists and mappings."""
+    """Return keys as YAML, without keys whose value is an empty list or mapping."""
     filled = {key: value for key, value in keys.items() if value not in ({}, [])}
     return str(yaml.dump(filled, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6))
 
 
 class _Dumper(yaml.SafeDumper):
-    """A writer of YAML that writes None as an empty value, because a job reads null as a word."""
+    """A writer of YAML that writes None as an empty value, because a job would read `null` as a word."""
 
 
 _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))

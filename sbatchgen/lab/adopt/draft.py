@@ -1,4 +1,7 @@
-"""The draft of an adoption: the job and the profile that are filled in while a script is read."""
+"""The draft of an adoption, which the other modules fill while they read a script.
+
+The draft has the keys of the job and of the profile, and the outcome of each line that was read so far.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
@@ -17,8 +20,8 @@ from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
 
 _USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # variables with the same value on all machines of a cluster
 _PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
-_SCRIPT_ARGUMENTS = frozenset("#@*123456789")  # the names of positional parameters
-SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"
+_POSITIONAL_PARAMETERS = frozenset("#@*123456789")  # the names of the variables $#, $@, $* and $1 to $9
+SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"  # the folder in which the user submits, as paths of a job name it
 
 
 @record
@@ -28,13 +31,14 @@ class Draft:
     script: JobScript
     environment: Mapping[str, str]  # the user's environment, for HOME and USER
     outcomes: dict[int, Outcome] = field(default_factory=dict)
-    remarks: dict[Remark, None] = field(default_factory=dict)  # an ordered set: the outcomes with reasons
+    remarks: dict[Remark, None] = field(default_factory=dict)  # an ordered set of outcomes with reasons
     job: dict[str, Any] = field(default_factory=dict)  # keys of the job YAML
-    profile: dict[str, Any] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)  # Slurm's options of the job
+    profile: dict[str, Any] = field(default_factory=dict)  # keys of the profile's YAML
+    options: dict[str, Any] = field(default_factory=dict)  # the key `options` of the job
+    # the key `env` of the job; None stands for a variable that users export where they submit
     env: dict[str, str | None] = field(default_factory=dict)
-    setup: list[str] = field(default_factory=list)  # lines of shell that are kept
-    # lines of shell right before the launch: variables of srun and of the trainer
+    setup: list[str] = field(default_factory=list)  # the first lines of the profile's setup
+    # later lines of the setup, right before the launch: variables of srun and of the trainer
     step_setup: list[str] = field(default_factory=list)
     launch_names: set[str] = field(default_factory=set)  # variables that the launch itself sets
     # names of the old script's variables for the master address and the ranks
@@ -75,12 +79,12 @@ class Draft:
 
         `where` names the key, such as "in setup". Lines that a profile can't hold are noted as lost.
         """
-        # In a function, $1 is an argument of the function.
-        if (arguments := _SCRIPT_ARGUMENTS & block.uses) and not block.defines_function:
+        # A job has no positional parameters. In a function, $1 is an argument of the function.
+        if (parameters := _POSITIONAL_PARAMETERS & block.used_names) and not block.defines_function:
             if block.only_prints_harmlessly:
                 self.add(block.lines, "dropped", "it only prints the script's own arguments")
                 return []
-            names = (f"${name}" for name in sorted(arguments))
+            names = (f"${name}" for name in sorted(parameters))
             self.add(block.lines, "lost", "the script's own arguments, to be written out", *names)
             return []
         lines = []
@@ -97,13 +101,16 @@ class Draft:
         return lines
 
     def argument_variable(self, value: str) -> str:
-        """Return the shell variable for a value that only the running job knows, such as "argument_1"."""
+        """Return the name of the shell variable for a value that only the running job knows.
+
+        The name is new, such as "argument_1", or the name that the value has already.
+        """
         name = self.argument_variables.setdefault(value, f"argument_{len(self.argument_variables) + 1}")
         self.argument_names.add(name)
         return name
 
     def note(self, text: str) -> None:
-        """Add a note about a difference of the new script, unless there is the same note."""
+        """Add a note about a difference of the new script; the same note is added only once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -123,7 +130,10 @@ class Draft:
         return None if None in texts else "".join(filter(None, texts))
 
     def text_of(self, piece: Piece) -> str | None:
-        """Return the string that a piece of a word expands to; None if text and directives do not give it."""
+        """Return the string that a piece of a word expands to; None if it does not follow from the script.
+
+        A variable such as SLURM_NNODES follows from the directives of the script.
+        """
         if piece.kind in LITERAL_KINDS:
             return None if piece.kind == "glob" else piece.text
         if piece.kind != "variable" or piece.subscript or piece.operator not in _PLAIN_OPERATORS:
@@ -132,12 +142,12 @@ class Draft:
         return None if number is None else str(number)
 
     def user_value(self, piece: Piece) -> str | None:
-        """Return the string of a piece that is HOME, USER or LOGNAME; None for another piece."""
+        """Return the user's value for a piece that is HOME, USER or LOGNAME; None for another piece."""
         name = "HOME" if piece.kind == "tilde" and piece.text == "~" else piece.name
         is_plain = piece.kind in ("tilde", "variable") and not piece.subscript
         is_plain = is_plain and piece.operator in _PLAIN_OPERATORS
         value = self.environment.get(name) if is_plain and name in _USER_VARIABLES else None
-        if value is None or name in self.script.assigned_names:
+        if value is None or name in self.script.assigned_names:  # the script may set another value
             return None
         self.note(f"{name} is {value}, as plain text")
         return value
@@ -152,6 +162,7 @@ class Draft:
 
     def _expandable(self, word: Word, body: Body) -> str | None:
         """Return a word with its variables as ${NAME}; None if a piece is neither text nor a variable."""
+        # First the values of the script's variables are tried, then the variables themselves.
         for pieces in (body.resolve(word).pieces, word.pieces if body is self.body else ()):
             texts = [_path_text(piece) for piece in pieces]
             if pieces and None not in texts:
@@ -160,18 +171,19 @@ class Draft:
         return None
 
     def option_env(self, tool: Tool, option: ToolOption) -> None:
-        """Put the variables NAME=VALUE of a container's option into the job's env."""
+        """Put the variables of a container's option, such as `--env A=1,B=2`, into the job's env."""
         word = option.value_as_word(tool.body)
         value = (self._expandable(word, tool.body) or "") if word else ""
         pairs = [text.partition("=") for text in value.split(",")]
-        # NAME=$NAME, and NAME alone, pass on a variable. The job has those of Slurm and of the script.
-        pairs = [pair for pair in pairs if pair[2] != f"${{{pair[0]}}}"]
+        # NAME=$NAME and NAME without a value give the container a variable of the script. A job gives the
+        # container all variables of Slurm and of the script, so these entries are left out.
+        pairs = [(name, equals, value) for name, equals, value in pairs if value != f"${{{name}}}"]
         pairs = [
             (name, equals, value)
             for name, equals, value in pairs
             if equals or not (name in self.script.assigned_names or name.startswith("SLURM_"))
         ]
-        if all(equals and is_variable(name) and "PATH" not in name for name, equals, _ in pairs):
+        if all(equals and can_be_in_env(name) and "PATH" not in name for name, equals, _ in pairs):
             self.env |= {name: value for name, _, value in pairs}
         else:
             names = (name or option.word.text for name, _, _ in pairs)
@@ -193,8 +205,8 @@ class Draft:
     def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
         """Return the path that an option gives.
 
-        If only the job knows the path, note the option as lost and return None. `file`: the path is relative
-        to the folder of the launch.
+        If only the job knows the path, the option is noted as lost and the result is None. With `file` the
+        path is relative to the folder of the launch.
         """
         path = option.value if option.value and not file else None
         if path is None and (word := option.value_as_word(tool.body)):
@@ -208,7 +220,7 @@ class Draft:
         return [path for path in (self.option_path(tool, option) or "").split(",") if path]
 
 
-def is_variable(name: str) -> bool:
+def can_be_in_env(name: str) -> bool:
     """Return whether `env` of a job may set a variable of this name."""
     try:
         EnvName.parse(name)
@@ -218,11 +230,12 @@ def is_variable(name: str) -> bool:
 
 
 def _path_text(piece: Piece) -> str | None:
-    """Return a piece of a path in the form of jobs and profiles; None if they can't express it."""
+    """Return a piece of a path as jobs and profiles write it; None for a piece that they can't express."""
     if piece.kind == "text":
         return None if "${" in piece.text else piece.text
     if piece.kind == "tilde" and piece.text == "~":
         return "${HOME}"
+    # In a job SLURM_SUBMIT_DIR is always set, so the default in ${SLURM_SUBMIT_DIR:-.} is never used.
     is_always_set = piece.operator in _PLAIN_OPERATORS and piece.name == "SLURM_SUBMIT_DIR"
     if piece.kind == "variable" and (piece.operator == "" or is_always_set) and not piece.subscript:
         if piece.name == "PWD":

@@ -1,11 +1,13 @@
-"""The conversion of the lines before the training into modules, a runtime and env.
+"""The conversion of the lines before the training into the keys `modules`, `runtime` and `env`.
 
-Lines that can't be converted stay shell, in the setup of the profile.
+Lines that can't be converted stay shell: they become the setup of the profile, unchanged. A line may only be
+converted if the new script still runs the lines in an order with the same effect.
 """
 
 import re
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import field
+from typing import NamedTuple
 
 from sbatchgen.base.keys import record
 from sbatchgen.check.bash import Assignment, Command
@@ -13,13 +15,13 @@ from sbatchgen.check.script.launches import Launch
 from sbatchgen.jobs.inputs.start_settings import NETWORK_VARIABLES
 from sbatchgen.jobs.runtimes import RUNTIMES
 from sbatchgen.lab.adopt.block import Block
-from sbatchgen.lab.adopt.draft import Draft, is_variable
+from sbatchgen.lab.adopt.draft import Draft, can_be_in_env
 from sbatchgen.lab.adopt.shape import RANK_VARIABLES
 
 _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
-# The options of torchrun for the rendezvous; their values name more variables of the master address.
+# The options of torchrun for the rendezvous. Variables in their values are also about the rendezvous.
 _RENDEZVOUS_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
-# A variable whose value has `hostname -i` holds the master address as a number.
+# A command for the IP address of the master. The profile then has `master_addr: hostname -i`.
 _IP_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
 _MODULE_RESETS = ("purge", "reset")  # commands of module that unload all modules
 # Variables that the rendered script sets.
@@ -46,13 +48,16 @@ _ACTIVATION_VARIABLES = {
 class _Activation:
     """The activation of an environment: the keys of its runtime, and the blocks that give these keys."""
 
-    runtime: str = ""
+    runtime: str = ""  # the name of the runtime, such as "conda"; "" without an activation
     keys: dict[str, str] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
 
 
 def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
-    """Set `draft.folder`, the working folder of the launch, by --chdir and the commands before the launch."""
+    """Set `draft.folder`, the working folder of the launch, from --chdir and each `cd` before the launch.
+
+    The folder is None after a command that can't be followed, such as `pushd` or a `cd` in a branch.
+    """
     if "chdir" in draft.options:
         draft.folder = str(draft.options["chdir"])
     for command in (command for block in before for command in block.commands):
@@ -64,7 +69,7 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
 
 
 def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
-    """Convert the blocks before the launch into keys; keep the other blocks as setup."""
+    """Convert the blocks before the launch into keys; keep blocks that can't be converted as setup."""
     draft.rendezvous_names = _rendezvous_names(draft, before, launch)
     env_values = _env_values(draft, before)
     # A rendered script loads modules before its setup. If the setup already has lines, such as `set -e`, the
@@ -73,8 +78,9 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
     activation = _Activation() if "runtime" in draft.profile else _find_activation(draft, unconverted)
     others = [block for block in unconverted if block not in activation.blocks]
     shell_blocks = _blocks_that_stay(draft, others, env_values)
+    # The rendered script activates the environment after its setup, so the activation moves to a later place.
     if activation.blocks and not _may_move(activation, shell_blocks):
-        activation, others = _Activation(), unconverted  # the activation stays shell too
+        activation, others = _Activation(), unconverted  # the activation also stays shell
         shell_blocks = _blocks_that_stay(draft, others, env_values)
     if activation.blocks:
         name = activation.runtime
@@ -82,37 +88,45 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
         draft.profile |= {"runtime": name, "runtimes": {name: keys}}
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
-    used = {use.name for use in draft.body.variable_uses}
-    # The offset of the last block that stays shell and has an effect.
-    last_acting = max((block.start for block in shell_blocks if not block.is_inert), default=0)
+    expanded_names = {use.name for use in draft.body.variable_uses}
+    last_acting_start = max((block.start for block in shell_blocks if not block.is_inert), default=0)
     for block in others:
         if block in shell_blocks:
-            _keep(draft, block, env_values, is_last=block.start > last_acting)
-        elif block.only_sets:
-            _convert_assignments(draft, block, env_values, used)
+            _keep(draft, block, env_values, is_last=block.start > last_acting_start)
+        elif block.only_assigns:
+            _convert_assignments(draft, block, env_values, expanded_names)
         else:
             draft.add(block.lines, "dropped", "it only prints the old master address")
 
 
 def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> frozenset[str]:
-    """Return the variables for the master address and the ranks, and the variables in their values."""
+    """Return the names of the script's variables for the master address and the ranks.
+
+    The new script sets these variables itself. Variables from which the script computes them, such as a list
+    of nodes, are also returned.
+    """
     assigned = draft.script.assigned_names
     names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
     for option in launch.launcher.uses if launch.launcher else ():
         if option.name in _RENDEZVOUS_OPTIONS and option.value_word is not None:
             names |= {*option.value_word.variables} & assigned
     for block in reversed(before):
-        if block.only_sets and block.assigned & names:
-            names |= block.uses & assigned
+        if block.only_assigns and block.assigned_names & names:
+            names |= block.used_names & assigned
     return frozenset(names)
 
 
 def _env_values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
-    """Return the values of variables that `env` can hold: exported under no condition, and literal."""
+    """Return the values of the variables that `env` of the job can hold, by the variables' names.
+
+    Such a variable is exported under no condition, and each of its values is a literal string.
+    """
     values: dict[str, str | None] = {}
-    assignments = (assignment for block in before for assignment in block.sets if not assignment.is_prefix)
+    assignments = (
+        assignment for block in before for assignment in block.assignments if not assignment.is_prefix
+    )
     for assignment in assignments:
-        # A variable stays None after a value that `env` can't hold, whatever the script assigns later.
+        # After a value that `env` can't hold, the variable stays None, whatever the script assigns later.
         is_literal_so_far = values.get(assignment.name, "") is not None
         values[assignment.name] = _literal(draft, assignment) if is_literal_so_far else None
     return {name: value for name, value in values.items() if value is not None}
@@ -126,7 +140,7 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
     )
     if not is_plain or assignment.is_append or assignment.items is not None or assignment.subscript:
         return None
-    if word is None or not is_variable(name) or _ORDERED_NAMES.search(name):  # export NAME has no word
+    if word is None or not can_be_in_env(name) or _ORDERED_NAMES.search(name):  # export NAME has no word
         return None
     value = draft.body.value(word)
     # The usual value of OMP_NUM_THREADS is $SLURM_CPUS_PER_TASK, which the directives give.
@@ -134,44 +148,50 @@ def _literal(draft: Draft, assignment: Assignment) -> str | None:
 
 
 def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], env_values: Mapping[str, str]) -> set[Block]:
-    """Return the blocks that must stay shell: blocks that act, and blocks whose variables they use."""
+    """Return the blocks that must stay shell.
+
+    A block that acts must stay, for example `mkdir out`. A block that sets a variable must stay if a later
+    block that stays uses the variable. So the blocks are read from the last to the first.
+    """
     staying: set[Block] = set()
-    needed = set(draft.needed_variables)
+    needed_names = set(draft.needed_variables)
     program_follows = False  # whether a later block runs a program, which may read any exported variable
     for block in reversed(blocks):
-        if block.only_sets_names(draft.rendezvous_names):
-            stays = bool(block.assigned & needed)
-        elif block.only_sets_harmlessly:
-            exported = {assignment.name for assignment in block.sets if assignment.is_exported}
+        if block.only_assigns_names(draft.rendezvous_names):
+            stays = bool(block.assigned_names & needed_names)
+        elif block.only_assigns_harmlessly:
+            exported = {assignment.name for assignment in block.assignments if assignment.is_exported}
             is_convertible = exported <= env_values.keys() | draft.rendezvous_names
-            is_read = bool(block.assigned & needed) or (program_follows and bool(exported))
+            is_read = bool(block.assigned_names & needed_names) or (program_follows and bool(exported))
             stays = is_read or not is_convertible
         else:
-            prints_master_address = block.only_prints and block.uses & draft.rendezvous_names
+            prints_master_address = block.only_prints and block.used_names & draft.rendezvous_names
             stays = not prints_master_address
         if stays:
             staying.add(block)
             # An assignment without a word, such as `export NAME`, needs the variable's earlier value.
-            needed |= block.uses | {assignment.name for assignment in block.sets if assignment.word is None}
+            needed_names |= block.used_names | {
+                assignment.name for assignment in block.assignments if assignment.word is None
+            }
             program_follows = program_follows or not block.is_inert
     return staying
 
 
 def _convert_assignments(
-    draft: Draft, block: Block, env_values: Mapping[str, str], used: Container[str]
+    draft: Draft, block: Block, env_values: Mapping[str, str], expanded_names: Container[str]
 ) -> None:
     """Convert the assignments of a block into keys, or drop them.
 
-    `used` has the names of the variables that the script expands.
+    `expanded_names` are the variables whose values the script uses.
     """
-    for name, exported in ((assignment.name, assignment.is_exported) for assignment in block.sets):
+    for name, is_exported in ((assignment.name, assignment.is_exported) for assignment in block.assignments):
         if name in draft.rendezvous_names:
             if _IP_ADDRESS.search(block.text):
                 draft.profile["master_addr"] = "hostname -i"
             draft.add(block.lines, "dropped", "the new script has its own master address and ranks", name)
-        elif exported:
+        elif is_exported:
             _export(draft, block, name, env_values.get(name, ""))
-        elif name in used:
+        elif name in expanded_names:
             draft.add(block.lines, "understood", "its value is written where it is used", name)
         else:
             draft.add(block.lines, "dropped", "neither used nor exported", name)
@@ -179,11 +199,11 @@ def _convert_assignments(
 
 def _export(draft: Draft, block: Block, name: str, value: str) -> None:
     """Put a variable into `env` of the job, or the name of a network interface into the profile."""
-    is_secret = block.first in draft.secrets
+    is_secret = block.first_line in draft.secrets
     if name in draft.launch_names and is_secret:
         draft.add(block.lines, "dropped", "the launch has its own value", name)
         return
-    if name in draft.launch_names:  # in `env` this value would replace that of the launch
+    if name in draft.launch_names:  # in `env` this value would replace the value that the launch sets
         _keep(draft, block, {}, is_last=True)
         return
     # Only NCCL knows patterns such as ^docker, and the profile refuses them for gloo.
@@ -202,13 +222,17 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
 
 
 def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last: bool) -> None:
-    """Keep a block's lines unchanged in the profile's setup; `is_last`: no later block has an effect."""
+    """Keep a block's lines unchanged in the profile's setup.
+
+    `is_last` says that no later block of the setup has an effect.
+    """
     if _DIE.fullmatch(block.text.strip()):
         draft.add(block.lines, "understood", "the new script has the same function", "die")
         return
     runtime = draft.profile.get("runtime", "host")
-    if {"PYTHONPATH", "PYTHONHOME"} & block.assigned and runtime != "host":
+    if {"PYTHONPATH", "PYTHONHOME"} & block.assigned_names and runtime != "host":
         if RUNTIMES[runtime].is_container or not is_last:
+            # The rendered script unsets both variables before the runtime starts.
             what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
             draft.add(block.lines, "lost", what)
         else:
@@ -216,23 +240,26 @@ def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last:
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
     launch_values = draft.launch_names & draft.env.keys()
-    # Otherwise the rendered script would replace the value.
-    for name in _SCRIPT_VARIABLES & block.assigned - launch_values:
+    # Without the value in `env`, the rendered script would set the variable to a value of its own.
+    for name in _SCRIPT_VARIABLES & block.assigned_names - launch_values:
         draft.env[name] = env_values.get(name, f"${{{name}}}")
     draft.setup += draft.keep_shell(block, "in setup")
 
 
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
-    """Convert blocks that load modules, and return the other blocks.
+    """Convert the blocks that load modules into keys of the profile, and return the other blocks.
 
-    All blocks are returned if an earlier block may change which modules are found.
+    No block is converted if a block before them may change which modules are found: the new script loads its
+    modules first. Then all blocks are returned.
     """
+    # The modules of each block that loads modules, in the order of the script.
     loads = {block: names for block in before if (names := _loaded_modules(block)) is not None}
     if not loads:
         return list(before)
-    earlier = before[: before.index([*loads][-1])]
-    others = [block for block in earlier if block not in loads]
-    others = [block for block in others if not block.only_sets_names(draft.rendezvous_names)]
+    last_load = [*loads][-1]
+    earlier_blocks = before[: before.index(last_load)]
+    others = [block for block in earlier_blocks if block not in loads]
+    others = [block for block in others if not block.only_assigns_names(draft.rendezvous_names)]
     if any(not block.is_inert or block.changes_modules for block in others):
         return list(before)
     module_start, loaded = "keep", list[str]()
@@ -274,7 +301,7 @@ def _loaded_modules(block: Block) -> list[str] | None:
             loaded += [f"use {name}" for name in rest]
         else:
             loaded += rest
-    return loaded if block.commands and not block.sets else None
+    return loaded if block.commands and not block.assignments else None
 
 
 def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
@@ -284,10 +311,9 @@ def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
     """
     activation = _Activation()
     for block in blocks:
-        outer = list(block.outer)
-        # For each command, the runtime and its keys; None for a command that activates nothing.
-        parts = [_keys_of_activation(draft, command) for command in outer]
-        if not outer or block.sets or any(part is None for part in parts):
+        parts = [_activation_part(draft, command) for command in block.outer_commands]
+        # A block that also does something else does not count as an activation.
+        if not parts or block.assignments or any(part is None for part in parts):
             continue
         for runtime, keys in (part for part in parts if part):
             if activation.runtime and (activation.runtime != runtime or activation.keys.keys() & keys.keys()):
@@ -299,23 +325,33 @@ def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
     return activation if is_complete else _Activation()
 
 
-def _keys_of_activation(draft: Draft, command: Command) -> tuple[str, dict[str, str]] | None:
-    """Return the runtime and the keys that a command of an activation gives; None for any other command."""
+class _ActivationPart(NamedTuple):
+    """A command of an activation, such as `conda activate NAME`: a runtime, and keys of the runtime."""
+
+    runtime: str
+    keys: dict[str, str]
+
+
+def _activation_part(draft: Draft, command: Command) -> _ActivationPart | None:
+    """Return the part of an activation that a command is; None for any other command."""
     if not command.context.is_top_level or command.redirects or command.prefix_assignments or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():
         keys = runtime.facts_of_command(command, draft)
         if keys is not None:
-            return name, keys
+            return _ActivationPart(name, keys)
     return None
 
 
 def _may_move(activation: _Activation, shell_blocks: Collection[Block]) -> bool:
-    """Return whether the rendered script may activate the environment after the blocks that stay shell."""
-    first = min(block.start for block in activation.blocks)
-    later = [block for block in shell_blocks if block.start > first]
-    if any(_ACTIVATION_VARIABLES & (block.uses | block.assigned) for block in later):
+    """Return whether the rendered script may activate the environment after the blocks that stay shell.
+
+    No block after the activation may depend on the environment, for example by starting its Python.
+    """
+    first_start = min(block.start for block in activation.blocks)
+    later_blocks = [block for block in shell_blocks if block.start > first_start]
+    if any(_ACTIVATION_VARIABLES & (block.used_names | block.assigned_names) for block in later_blocks):
         return False
-    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned for block in shell_blocks):
+    if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned_names for block in shell_blocks):
         return False
-    return all(block.is_inert for block in later)
+    return all(block.is_inert for block in later_blocks)

@@ -1,4 +1,8 @@
-"""The comparison of the old script with the new script: their requests, starts and findings of lint."""
+"""The proof of an adoption: the new script is compared with the old script.
+
+Both must request the same of Slurm and start the same processes. The findings of lint in both scripts show
+which mistakes the new script has mended.
+"""
 
 from collections.abc import Container, Sequence
 
@@ -12,13 +16,16 @@ from sbatchgen.lab.adopt import training
 from sbatchgen.lab.adopt.draft import Draft
 from sbatchgen.lab.adopt.simplified_script import simplify, without_functions
 from sbatchgen.lab.adopt.slurm_options import options_of
-from sbatchgen.lab.adopt.trainer_arguments import arguments
+from sbatchgen.lab.adopt.trainer_arguments import job_arguments
 
 _MEMORY_OPTIONS = ("mem", "mem-per-cpu", "mem-per-gpu", "tmp")
 
 
 def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
-    """Note each difference between the requests and the starts of both scripts as lost."""
+    """Note each difference between the script of the draft and the new script as lost.
+
+    `resolved` is the job of the draft, and `new` is rendered from it.
+    """
     old_options, new_options = _requested_options(draft.script), _requested_options(new)
     old_options.setdefault("job-name", draft.options.get("job_name", ""))
     for option in sorted((old_options.keys() | new_options.keys()) - draft.changed_options):
@@ -33,6 +40,7 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
     # The second part of a rendered script is the same in all jobs, so it has no kept lines.
     first_part = new.lines[: new.text.rpartition(SECOND_PART)[0].count("\n")]
     kept_lines = {number for number, line in enumerate(first_part, start=1) if line in setup}
+    # The kept lines that run after the runtime is set up, right before the trainer.
     late_lines = {number for number, line in enumerate(first_part, start=1) if line in after_runtime}
     for name in _overwritten_variables(draft, resolved, new, kept_lines, late_lines):
         what = f"the new script sets {name} too: write its value as plain text, or give it another name"
@@ -46,8 +54,9 @@ def compare(draft: Draft, resolved: ResolvedJob, new: JobScript) -> None:
             draft.add((line,), "lost", what)
     if resolved.programs:
         return  # the commands of programs are the words of the old steps
-    old_start = _started(draft.script, draft)
-    new_start = _started(simplify(without_functions(new)).script, draft)
+    old_start = _start_of_training(draft.script, draft)
+    new_start = _start_of_training(simplify(without_functions(new)).script, draft)
+    # A lost part of the launch explains a difference.
     if old_start != new_start and all(remark.outcome != "lost" for remark in draft.remarks):
         draft.add((), "lost", f"the old script starts {old_start}, the new one {new_start}")
 
@@ -74,7 +83,8 @@ def _overwritten_variables(
 ) -> list[str]:
     """Return the variables of kept lines that the new script sets again before the trainer starts.
 
-    `kept_lines` are numbers of lines of the new script; `late_lines` run after the runtime is set up.
+    `kept_lines` are the numbers of the lines from the old script. `late_lines`, a part of them, run after the
+    runtime is set up, so the new script does not change their variables.
     """
     folders = {"CODE_DIR", "DATA_DIR"} | ({"RUN_DIR"} if resolved.runtime.is_container else set())
     # The variables that kept lines and the launch need, and the variables that the new script sets itself.
@@ -91,10 +101,11 @@ def _overwritten_variables(
     return sorted((kept_names & new_names) - draft.rendezvous_names - draft.env.keys())
 
 
-def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
-    """Return the numbers of processes and launchers that start on a node, and the trainer's arguments.
+def _start_of_training(script: JobScript, draft: Draft) -> tuple[object, ...]:
+    """Return how a script starts its training, as a value to compare.
 
-    Without a launcher, the tasks on the node count in its place. Returns () for a script without a training.
+    The value has the processes of each launcher, the launchers on a node, and the trainer's arguments. If
+    there is no launcher, the tasks on the node count in its place. A script without a training gives ().
     """
     launch = training.main_launch(script)
     if launch is None:
@@ -103,8 +114,8 @@ def _started(script: JobScript, draft: Draft) -> tuple[object, ...]:
     workers = launch.workers or (script.resources.gpu_count if launch.launcher else 1)
     starters = 1 if launch.launcher else launch.tasks_per_node
     words = program.rest[1:] if program.name == "python" else program.rest
-    values = arguments(draft, words, body, in_task=body is not script.body)
-    return (workers, starters, [word.text if value is None else value for word, value in values])
+    converted = job_arguments(draft, words, body, in_task=body is not script.body)
+    return (workers, starters, [word.text if text is None else text for word, text in converted])
 
 
 def mended_and_remaining(

@@ -1,4 +1,7 @@
-"""The remarks of an adoption: the outcome of each line of a script with its reason, and the rows of both."""
+"""The remarks of an adoption: what became of the lines of a script, and why.
+
+`join` makes the rows of the account from remarks.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
@@ -7,9 +10,12 @@ from typing import Literal, NamedTuple, get_args
 
 from sbatchgen.base.frozen import frozen
 
-# understood: a key of the job or the profile expresses the line. kept: the line stays shell, unchanged.
-# dropped: the new script does not need the line. mended: a key expresses the line without its defect.
-# lost: no key expresses the line. If a line has several outcomes, the last in this order counts.
+# understood: a key of the job or the profile expresses the line.
+# kept: the line stays shell, unchanged.
+# dropped: the new script does not need the line.
+# mended: a key expresses the line without its defect.
+# lost: no key expresses the line.
+# If a line has several outcomes, the last in this order counts.
 Outcome = Literal["understood", "kept", "dropped", "mended", "lost"]
 OUTCOME_ORDER: tuple[Outcome, ...] = get_args(Outcome)
 _MAX_REASON = 88  # characters of the reasons in a row
@@ -33,8 +39,10 @@ class AccountRow:
     """A row of the account: remarks of neighbouring lines with the same outcome."""
 
     outcome: Outcome
-    _spans: dict[Sequence[int], None] = field(default_factory=dict)
-    _names: dict[str, dict[str, None]] = field(default_factory=dict)  # the names of each reason
+    _spans: dict[Sequence[int], None] = field(
+        default_factory=dict
+    )  # an ordered set: the lines of each remark
+    _names: dict[str, dict[str, None]] = field(default_factory=dict)  # the names of each reason, in order
 
     @property
     def lines(self) -> list[int]:
@@ -48,13 +56,14 @@ class AccountRow:
             f"{what}: {', '.join(names)}" if names else what for what, names in self._names.items()
         )
 
-    def takes(self, remark: Remark) -> bool:
-        """Return whether a remark has the outcome of the row and fits into its line of the table."""
+    def can_take(self, remark: Remark) -> bool:
+        """Return whether a remark may join the row: same outcome, and the reasons are not too long."""
         is_about_whole_script = not next(iter(self._spans), ())
         if remark.outcome != self.outcome or is_about_whole_script:
             return False
         if remark.outcome == "lost":  # lost lines share a row only with the same lines and the same reason
             return remark.lines in self._spans and remark.what in self._names
+        # Try the row with the remark, because the reasons must still fit into one line.
         longer = AccountRow(self.outcome, {}, {what: dict(names) for what, names in self._names.items()})
         longer.add(remark)
         is_alike = (self.what in UNREMARKABLE) == (remark.what in UNREMARKABLE)
@@ -70,7 +79,7 @@ def join(remarks: Iterable[Remark]) -> list[AccountRow]:
     """Return the rows of remarks. Neighbouring remarks with the same outcome share a row if they fit."""
     rows: list[AccountRow] = []
     for remark in remarks:
-        if not rows or not rows[-1].takes(remark):
+        if not rows or not rows[-1].can_take(remark):
             rows.append(AccountRow(remark.outcome))
         rows[-1].add(remark)
     return rows

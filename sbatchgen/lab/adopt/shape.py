@@ -1,4 +1,7 @@
-"""The conversion of the training's processes and launcher into the job's mode, launcher, nodes and tasks."""
+"""The conversion of the shape of a training into keys of the job: mode, launcher, nodes and tasks.
+
+The shape is the number of processes, the nodes that they run on, and the launcher that starts them.
+"""
 
 import re
 
@@ -6,15 +9,18 @@ from sbatchgen.check.executables.program import PROGRAMS, programs
 from sbatchgen.check.script.launches import Launch, fixed_nodes
 from sbatchgen.lab.adopt.draft import Draft
 
-COUNT_OPTIONS = ("nodes", "ntasks", "ntasks-per-node")
+COUNT_OPTIONS = ("nodes", "ntasks", "ntasks-per-node")  # Slurm's options for counts of nodes and tasks
 # Values of torchrun's --nproc-per-node that stand for the GPUs of a node.
 _GPU_COUNT_WORDS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
+# Variables from which PyTorch learns the rank of a process and its master. The rendered script sets them.
 RANK_VARIABLES = frozenset(
     ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "RANK", "WORLD_SIZE")
 )
 RAY_ADVICE = "write the command as a program of a job file, with preset: ray"
+# A line of a script that starts Ray, such as `srun ray start --head`.
 _STARTS_RAY = re.compile(r"(?m)^[^#\n]*\bray\s+(?:start|symmetric-run)\b")
-# The modules of launchers that a job starts as its trainer. Such a launcher starts the processes of a node.
+# The Python modules of launchers, by the launchers' names. A job can start such a module as its trainer, and
+# the module then starts the processes of the node.
 MODULES = {
     name: PROGRAMS[name].modules[0]
     for name in programs("launcher") - {"tune run"}  # tune run has the modules of torchrun
@@ -23,10 +29,11 @@ MODULES = {
 
 
 def launcher_module(launch: Launch) -> str | None:
-    """Return the module of a launcher that a job starts as its trainer; None for another launcher.
+    """Return the Python module of a launcher that the job starts as its trainer.
 
-    Torchrun is such a launcher if only the job knows the number of processes, or if the program gets
-    --local-rank.
+    The result is None for a launch without a launcher, and for torchrun, which jobs have as a launcher. But a
+    torchrun is also started as a trainer if only the job knows its number of processes, or if it gives the
+    program --local-rank, as torch.distributed.launch does.
     """
     launcher = launch.launcher
     if launcher is None or launcher.name != "torchrun":
@@ -39,8 +46,8 @@ def launcher_module(launch: Launch) -> str | None:
 def _workers_per_node(launch: Launch) -> int:
     """Return how many processes torchrun starts on a node; 0 if only the job knows the number.
 
-    If the number is SLURM_GPUS_PER_NODE, the number of GPUs is returned, although Slurm may leave the
-    variable empty or put the type of the GPUs into it.
+    For SLURM_GPUS_PER_NODE the number of GPUs is returned, because the script means this number. Slurm itself
+    may leave the variable empty, or put the type of the GPUs into it.
     """
     launcher = launch.launcher
     option = launcher.option("nproc-per-node") if launcher else None
@@ -89,7 +96,7 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
 
 
 def _lose_ntasks_per_gpu_and_mpi(draft: Draft, launch: Launch) -> None:
-    """Note --ntasks-per-gpu and mpirun as lost: no key of a job expresses them."""
+    """Note --ntasks-per-gpu and mpirun as lost, because no key of a job expresses them."""
     resources = draft.script.resources
     if per_gpu := resources.ntasks_per_gpu:
         number = per_gpu * resources.gpu_count or "N"
@@ -115,8 +122,11 @@ def _convert_ntasks(draft: Draft, nodes: int) -> None:
 
 
 def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
-    """Put a torchrun on each of `nodes` nodes into the job."""
-    nnodes, torchruns = launch.launcher_nodes, launch.tasks or 1
+    """Put torchrun into the job, which starts it once on each of its `nodes` nodes."""
+    nnodes, torchruns = (
+        launch.launcher_nodes,
+        launch.tasks or 1,
+    )  # the value of --nnodes; how many are started
     draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers_per_node(launch)}
     if torchruns < nodes and nnodes != nodes:
         draft.lose(f"the job has {nodes} nodes, and torchrun runs on {torchruns}: correct --nodes")
@@ -126,7 +136,7 @@ def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
 
 
 def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
-    """Put a trainer whose processes are the tasks of srun into the job."""
+    """Put a trainer into the job that srun starts several times, once for each task."""
     resources, step = draft.script.resources, launch.step
     gpu_bindings = [option.value for option in step.uses if option.name == "gpu-bind"] if step else []
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
@@ -137,7 +147,7 @@ def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
         draft.profile["gpu_visibility"] = "task"
         draft.add(draft.launch_lines, "understood", "gpu_visibility: task, by --gpus-per-task")
     requested_tasks = nodes * resources.tasks_per_node
-    # A step with counts of its own may start only some of the tasks that the directives request.
+    # A srun with its own counts may start only some of the tasks that the directives request.
     has_counts = step and any(step.option(name) for name in COUNT_OPTIONS)
     may_be_part = has_counts and (resources.ntasks or requested_tasks > nodes)
     if tasks != nodes * per_node or (may_be_part and tasks != (resources.ntasks or requested_tasks)):
@@ -148,14 +158,16 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     """Put a trainer that is started once into the job, with the mode that fits its GPUs."""
     resources = draft.script.resources
     # A container without an option for GPUs, such as --nv of apptainer, hides the GPUs.
-    in_container = launch.container or (launch.step and launch.step.option("container-image"))
+    is_in_container = launch.container or (launch.step and launch.step.option("container-image"))
     options = {option.name for option in launch.container.uses} if launch.container else set()
     gpu_options = options & {"nv", "rocm", "gpu"}
     if resources.gpu_count > 1:
         mode = "dataparallel"
     else:
         mode = (
-            "single" if resources.gpu_count or resources.shards or gpu_options or not in_container else "cpu"
+            "single"
+            if resources.gpu_count or resources.shards or gpu_options or not is_in_container
+            else "cpu"
         )
     draft.job["mode"] = mode
     if mode == "cpu":

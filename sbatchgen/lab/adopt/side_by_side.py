@@ -16,13 +16,13 @@ from sbatchgen.check.script.launches import Launch
 from sbatchgen.jobs.resolved.program_faults import MAX_PROGRAMS
 from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.draft import Draft
-from sbatchgen.lab.adopt.trainer_arguments import arguments
+from sbatchgen.lab.adopt.trainer_arguments import job_arguments
 
-# Options of srun for a program's share of a node, with the program's keys.
+# The key of a program for each option of srun that requests a share of a node.
 _SHARE_KEYS = {"cpus-per-task": "cpus", "gpus": "gpus", "gpus-per-node": "gpus", "gres": "gpus"}
-# Other options that a step may have. The key `nodes` of a program holds the counts of nodes and tasks, and
-# the other options change no process.
-_UNCHANGED_OPTIONS = """
+# Other options of srun that a step may have. The key `nodes` of a program replaces the counts of nodes and
+# tasks. The other options do not change the processes of the step.
+_ALLOWED_OPTIONS = """
 error exact exclusive job-name label mem mem-per-cpu nodelist nodes ntasks ntasks-per-node output overlap
 unbuffered
 """
@@ -32,7 +32,7 @@ _BACKGROUND_FAILURE_NOTE = (
 _FAILURE_NOTE = (
     "a program that fails ends the job, with its status: `wait` would wait for the others, and end with 0"
 )
-# A variable in a job's command, such as {env:HEAD} or {env:NODES[@]}.
+# A placeholder for a variable in a job's command, such as {env:HEAD} or {env:NODES[@]}.
 _PLACEHOLDER = re.compile(r"\{env:(\w+)(?:\[@\])?\}")
 _VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")  # $NAME or ${NAME
 _SLEEP_SECONDS = re.compile(r"\d{1,5}")
@@ -48,7 +48,11 @@ class ProgramStep(NamedTuple):
 
 
 def find_steps(draft: Draft, statements: Sequence[Block]) -> list[ProgramStep]:
-    """Return the steps that become programs; [] if the nodes of a step are not certain."""
+    """Return the steps of a script that become programs of the job.
+
+    The result is empty if the script can't become such a job, for example because it has a single launch, or
+    because the nodes of a step are not certain.
+    """
     launches = [launch for launch in draft.script.launches if not launch.is_helper]
     if not 2 <= len(launches) <= MAX_PROGRAMS:
         return []
@@ -62,30 +66,39 @@ def find_steps(draft: Draft, statements: Sequence[Block]) -> list[ProgramStep]:
         if block is None or program is None:
             return []
         steps.append(ProgramStep(launch, block, program))
-    rest = _statements_after(steps, statements)
-    node_sum = sum(step.program["nodes"] for step in steps)
-    uses_all_nodes = node_sum == draft.script.resources.nodes and draft.script.resources.tasks_per_node == 1
-    if launches[-1].command.in_background:
-        waits = [command for block in rest for command in block.commands if command.name == "wait"]
-        # `wait PID` waits for a single step.
-        waits_for_all = bool(waits) and all(len(command.words) == 1 for command in waits)
-        rest_is_droppable = waits_for_all and all(block.only_closes for block in rest)
-    else:
-        before = [block for block in rest if block.start < steps[-1].block.start]
-        after = [block for block in rest if block.start > steps[-1].block.start]
-        only_sleeps = all(_sleep_seconds(block) is not None or block.only_closes for block in before)
-        rest_is_droppable = only_sleeps and all(block.only_closes or _only_kills(block) for block in after)
-    is_certain = uses_all_nodes and rest_is_droppable and not any(draft.body.traps)
+    node_count = sum(step.program["nodes"] for step in steps)
+    resources = draft.script.resources
+    uses_all_nodes = node_count == resources.nodes and resources.tasks_per_node == 1
+    is_certain = uses_all_nodes and _needs_only_steps(steps, statements) and not any(draft.body.traps)
     return steps if is_certain and _replace_hosts(draft, steps) else []
 
 
-def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
-    """Write {NAME.host} in the commands for the node of a program; return whether no node is left.
+def _needs_only_steps(steps: Sequence[ProgramStep], statements: Sequence[Block]) -> bool:
+    """Return whether the job needs none of the other statements after the first step.
 
-    NAME is the name of the program. A job may give the program another node than the script does, so no
-    command may keep a variable or a name of a node.
+    The job itself waits for its programs and ends them, so it needs no `wait`, `sleep` or `kill`.
     """
-    hosts: dict[str, str] = {}  # by the text for a node in the script, such as {$HEAD}: {NAME.host}
+    last = steps[-1]
+    others = _statements_after(steps, statements)
+    if last.launch.command.in_background:
+        waits = [command for block in others for command in block.commands if command.name == "wait"]
+        # `wait PID` waits for a single step.
+        waits_for_all = bool(waits) and all(len(command.words) == 1 for command in waits)
+        return waits_for_all and all(block.only_closes for block in others)
+    before_last = [block for block in others if block.start < last.block.start]
+    after_last = [block for block in others if block.start > last.block.start]
+    only_sleeps = all(_sleep_seconds(block) is not None or block.only_closes for block in before_last)
+    return only_sleeps and all(block.only_closes or _only_kills(block) for block in after_last)
+
+
+def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
+    """Replace the nodes in the commands of programs by placeholders; return whether this succeeded.
+
+    The placeholder {NAME.host} is the node of the program NAME. A job may start the program on another node
+    than the script does. So no command may keep a variable that holds a node, or the name of a node.
+    """
+    # The placeholder for each text that the script has for a node: {$HEAD} -> {server.host}.
+    placeholders: dict[str, str] = {}
     host_variables: set[str] = set()  # the variables in the values of --nodelist
     for step, name in zip(steps, _names(steps), strict=True):
         nodelist = step.launch.step.option("nodelist") if step.launch.step else None
@@ -93,33 +106,32 @@ def _replace_hosts(draft: Draft, steps: Sequence[ProgramStep]) -> bool:
         if word is None:
             continue
         host_variables |= {*_VARIABLE.findall(word.text)}
-        for _, text in arguments(draft, [word], draft.body, in_task=False):
+        for _, text in job_arguments(draft, [word], draft.body, in_task=False):
             # The first of several nodes, as in {env:FIRST},{env:SECOND}, is the program's host.
             first = _PLACEHOLDER.match(text) if text and "," in text else None
             if text:
-                hosts[_placeholder_source(draft, first[0] if first else text)] = f"{{{name}.host}}"
+                placeholders[_script_text(draft, first[0] if first else text)] = f"{{{name}.host}}"
     for step in steps:
-        words = []  # of the new command
+        new_words = []
         for text in step.program["command"]:
             replaced = _PLACEHOLDER.sub(
-                lambda match: hosts.get(_placeholder_source(draft, match[0]), match[0]), text
+                lambda match: placeholders.get(_script_text(draft, match[0]), match[0]), text
             )
-            remaining = " ".join(
-                _placeholder_source(draft, match[0]) for match in _PLACEHOLDER.finditer(replaced)
-            )
-            # A host without braces is a name of a node, which the script writes out.
-            has_literal_host = any(host in text for host in hosts if not host.startswith("{"))
-            if has_literal_host or host_variables.intersection(_VARIABLE.findall(remaining)):
+            remaining = " ".join(_script_text(draft, match[0]) for match in _PLACEHOLDER.finditer(replaced))
+            # A text without braces is the name of a node, which the script writes out.
+            has_node_name = any(node in text for node in placeholders if not node.startswith("{"))
+            if has_node_name or host_variables.intersection(_VARIABLE.findall(remaining)):
                 return False
-            words.append(replaced)
-        step.program["command"] = words
+            new_words.append(replaced)
+        step.program["command"] = new_words
     return True
 
 
-def _placeholder_source(draft: Draft, text: str) -> str:
-    """Return the script's text for a placeholder in braces, such as {$HEAD}; return other texts unchanged.
+def _script_text(draft: Draft, text: str) -> str:
+    """Return the text that the script has for a placeholder, in braces; return other texts unchanged.
 
-    The result has no quotes and no inner braces, so that $HEAD, ${HEAD} and "$HEAD" give the same text.
+    For example, {env:HEAD} gives {$HEAD}. The result has no quotes and no inner braces, so that $HEAD,
+    ${HEAD} and "$HEAD" give the same text.
     """
     match = _PLACEHOLDER.fullmatch(text)
     if match is None:
@@ -138,15 +150,15 @@ def _sleep_seconds(block: Block) -> int | None:
 
 
 def _only_kills(block: Block) -> bool:
-    """Return whether a statement only has `kill` or `wait`: a job ends its other programs by itself."""
+    """Return whether a statement has only `kill` and `wait`: a job ends its other programs by itself."""
     return bool(block.commands) and all(command.name in ("kill", "wait") for command in block.commands)
 
 
 def _wait_for_others(steps: Sequence[ProgramStep], statements: Sequence[Block]) -> list[str]:
-    """Let the main program, which is the last step, wait for the others as the script does.
+    """Let the main program, which is the last step, start after the other programs, as in the script.
 
-    If each other program has a port, the main program waits until all ports are open. Else the main program
-    sleeps as long as the script. Returns notes about the differences from the script.
+    If each other program has a port, the main program waits until all ports are open. Otherwise the main
+    program first sleeps as long as the script. Returns notes about the differences from the script.
     """
     *others, main = steps
     main.program["main"] = True
@@ -180,7 +192,7 @@ def _port(words: Sequence[str]) -> str:
 
 
 def adopt_steps(draft: Draft, steps: Sequence[ProgramStep], statements: Sequence[Block]) -> None:
-    """Put steps into the job as its programs."""
+    """Put the steps that `find_steps` found into the job as its programs."""
     has_main = not steps[-1].launch.command.in_background
     notes = _wait_for_others(steps, statements) if has_main else [_FAILURE_NOTE]
     programs = draft.job["programs"] = {}
@@ -216,17 +228,17 @@ def _is_plain_step(launch: Launch, block: Block, *, is_main: bool) -> bool:
     is_step = bool(launch.tools) and launch.tools[0] is launch.step
     is_plain = command.context.is_top_level and not command.pipe and not command.prefix_assignments
     only_writes = all(redirect.operator.startswith((">", "&>")) for redirect in command.redirects)
-    has_place = command.in_background or is_main
-    return is_step and has_place and is_plain and only_writes and [*block.commands] == [command]
+    may_run_there = command.in_background or is_main
+    return is_step and may_run_there and is_plain and only_writes and [*block.commands] == [command]
 
 
 def _program_keys(draft: Draft, launch: Launch) -> dict[str, Any] | None:
     """Return the keys of a step's program in a job file; None if its nodes or its command are not certain."""
     step = launch.step
-    if step is None or {option.name for option in step.uses} - {*_UNCHANGED_OPTIONS.split(), *_SHARE_KEYS}:
+    if step is None or {option.name for option in step.uses} - {*_ALLOWED_OPTIONS.split(), *_SHARE_KEYS}:
         return None
-    words = [value for _, value in arguments(draft, step.rest, draft.body, in_task=False)]
-    nodes, tasks = launch.nodes, launch.tasks
+    words = [text for _, text in job_arguments(draft, step.rest, draft.body, in_task=False)]
+    nodes, tasks = launch.nodes, launch.tasks  # a program is started once on each of its nodes
     if None in words or "nodes" not in step.options or nodes is None or tasks != nodes:
         return None
     share = dict(_share_of_node(step))
@@ -238,13 +250,16 @@ def _share_of_node(step: Tool) -> Iterator[tuple[str, int | None]]:
     for option in step.uses:
         if key := _SHARE_KEYS.get(option.name):
             match = re.fullmatch(r"(?:gpu:)?(?:[a-z][\w.]*:)?(\d+)", option.value or "")
-            # --gpus counts the GPUs of all nodes, not of each.
+            # --gpus counts the GPUs of all nodes together, which is the share of a node if there is one node.
             is_known = match and (option.name != "gpus" or step.options["nodes"] == "1")
             yield key, int(match[1]) if match and is_known else None
 
 
 def _names(steps: Sequence[ProgramStep]) -> list[str]:
-    """Return a name for each program: its file's name, with a number if a program before has this name."""
+    """Return a name for each program, made from the name of its file: serve_model.py gives serve-model.
+
+    A number is added if an earlier program has the same name.
+    """
     names: list[str] = []
     for launch, *_ in steps:
         words = launch.program.rest if launch.program.name == "python" else launch.program.words

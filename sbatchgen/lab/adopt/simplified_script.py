@@ -45,82 +45,107 @@ class SimplifiedScript:
 
     script: JobScript
     defaults: dict[str, str]  # the variables that were replaced by their defaults
-    optional: list[OptionalWord]  # the removed words of launches
-    prefix: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () without such words
-    renamed: dict[str, str]  # the new names of variables and of positional parameters, by their old names
+    optional_words: list[OptionalWord]  # the removed words of launches
+    prefix_words: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () without them
+    new_names: dict[str, str]  # the new names of variables and of positional parameters, by their old names
 
 
 def simplify(script: JobScript) -> SimplifiedScript:
     """Return a script with simpler statements that start the same programs."""
-    script, renamed = _with_other_names(script)
+    script, new_names = _with_new_names(script)
     script, defaults = _with_defaults(script)
-    script, optional = _without_optional(script)
+    script, optional_words = _without_optional_words(script)
     script = _without_eval(script)
-    script, prefix = _without_prefix(script)
+    script, prefix_words = _without_prefix(script)
     script = split_chain(script)
     return SimplifiedScript(
-        script=script, defaults=defaults, optional=optional, prefix=prefix, renamed=renamed
+        script=script,
+        defaults=defaults,
+        optional_words=optional_words,
+        prefix_words=prefix_words,
+        new_names=new_names,
     )
 
 
-def without_functions(new: JobScript) -> JobScript:
+class _Edit(NamedTuple):
+    """A change of the script's text: new text in place of a part."""
+
+    start: int  # the offset of the part
+    end: int  # the offset after the part
+    text: str
+
+
+def without_functions(rendered: JobScript) -> JobScript:
     """Return the first part of a rendered script with the bodies of its functions as statements.
 
-    `adopt` can then read the statements like those of an old script. Lines keep their numbers.
+    `adopt` can then read the statements like the statements of an old script. Lines keep their numbers.
     """
-    first = replace(new, text=new.text.rpartition(SECOND_PART)[0])
+    first_part = replace(rendered, text=rendered.text.rpartition(SECOND_PART)[0])
     edits = []
-    for node in first.body.source.nodes[0].children:
-        if node.kind == "function_definition" and (begins := _CALLED_FUNCTION.match(first.text, node.start)):
-            edits += [_blank(first, *begins.span()), _blank(first, node.end - 1, node.end)]
-    return _edited(first, edits)
+    for node in first_part.body.source.nodes[0].children:
+        head = _CALLED_FUNCTION.match(first_part.text, node.start)
+        if node.kind == "function_definition" and head:
+            # Only the head and the closing brace are removed.
+            edits += [_blank(first_part, *head.span()), _blank(first_part, node.end - 1, node.end)]
+    return _edited(first_part, edits)
 
 
-def _edited(script: JobScript, edits: Iterable[tuple[int, int, str]]) -> JobScript:
-    """Return a script after edits. An edit has the start, the end and the new text of a part."""
+def _edited(script: JobScript, edits: Iterable[_Edit]) -> JobScript:
+    """Return a script after edits, which must not overlap."""
     text = script.text
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return script if text == script.text else replace(script, text=text)
 
 
-def _blank(script: JobScript, start: int, end: int) -> tuple[int, int, str]:
-    """Return the edit that replaces a part of the text by blanks and keeps its line breaks."""
-    return start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end])
+def _blank(script: JobScript, start: int, end: int) -> _Edit:
+    """Return the edit that replaces a part of the text by blanks.
+
+    Line breaks stay, also with a backslash before them, so that lines keep their numbers.
+    """
+    return _Edit(start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end]))
 
 
-def _with_other_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
+def _with_new_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     """Return the script with $ARG1 for $1, and OLD_NAME for variables that a rendered script sets.
 
     The second value holds the new names by the old names.
     """
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
-    outer = [command for command in body.commands if not command.context.function]
+    outer_commands = [command for command in body.commands if not command.context.function]
 
     def is_in_function(at: int) -> bool:
         return any(function.start < at < function.end for function in functions)
 
     changes_parameters = any(
         command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
-        for command in outer
+        for command in outer_commands
     )
-    renamed: dict[str, str] = {}
+    new_names: dict[str, str] = {}
+    # In a function, $1 is an argument of the function. After `shift`, $1 is another argument of the script.
     for use in () if changes_parameters else body.variable_uses:
         if use.name.isdigit() and use.name != "0" and not is_in_function(use.at):
-            renamed[use.name] = f"ARG{use.name}"
-    exported = {part.name for part in body.assignments if part.is_exported or part.source is not body.source}
-    renamed |= {name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned_names - exported)}
-    occurrences = [(part.at, part.name) for part in body.assignments]
+            new_names[use.name] = f"ARG{use.name}"
+    # Programs may read an exported variable by its name, so its name stays.
+    exported_names = {
+        assignment.name
+        for assignment in body.assignments
+        if assignment.is_exported or assignment.source is not body.source
+    }
+    new_names |= {
+        name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned_names - exported_names)
+    }
+    occurrences = [(assignment.at, assignment.name) for assignment in body.assignments]
     occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.variable_uses]
-    edits = {}
+    edits = {}  # by their offsets, because the same occurrence may be listed twice
     for at, name in occurrences:
-        if name in renamed and not (name.isdigit() and is_in_function(at)):
-            new_name = renamed[name]
+        if name in new_names and not (name.isdigit() and is_in_function(at)):
+            new_name = new_names[name]
             if script.text[at - 1] == "$":  # $1x becomes ${ARG1}x, because $ARG1x is another variable
                 new_name = f"{{{new_name}}}"
-            edits[at] = (at, at + len(name), new_name)
-    return _edited(script, edits.values()), renamed
+            edits[at] = _Edit(at, at + len(name), new_name)
+    return _edited(script, edits.values()), new_names
 
 
 class _DefaultExpansion(NamedTuple):
@@ -140,13 +165,13 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     edits, defaults = {}, {}
     for piece, start, end, replacement in _default_expansions(script):
         match = _DEFAULT.fullmatch(piece.text)
-        sets = [
+        earlier_assignments = [
             assignment for assignment in script.body.assignments_of(piece.name) if assignment.end <= piece.at
         ]
-        is_set = any(not assignment.context.in_branch for assignment in sets)
+        is_set = any(not assignment.context.in_branch for assignment in earlier_assignments)
         if match and not is_set and not _JOB_VARIABLES.fullmatch(piece.name):
             defaults[piece.name] = match[2].strip("\"'")
-            edits[start] = (start, end, replacement.format(match[2]))
+            edits[start] = _Edit(start, end, replacement.format(match[2]))
     return _edited(script, edits.values()), defaults
 
 
@@ -177,31 +202,41 @@ def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
             yield _DefaultExpansion(expansion, command.at, command.end, replacement)
 
 
-def _without_optional(script: JobScript) -> tuple[JobScript, list[OptionalWord]]:
-    """Return the script without the optional words of its launches, and these words."""
-    body, optional = script.body, []
+def _without_optional_words(script: JobScript) -> tuple[JobScript, list[OptionalWord]]:
+    """Return the script without the optional words of its launches, and these words.
+
+    An optional word is a variable that a single assignment under a condition fills with options, as in
+    `if ((SLURM_NNODES > 1)); then NET="--network=host"; fi; srun $NET python train.py`.
+    """
+    body, optional_words = script.body, []
     words = [word for launch in script.launches for word in _words_before_program(launch)]
     for word in dict.fromkeys(words):
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
-        sets = [part for part in body.assignments_of(piece.name) if part.at < word.at]
-        certain_values = [
-            part.items or (part.word and part.word.value) for part in sets if part.context.is_top_level
+        assignments = [
+            assignment for assignment in body.assignments_of(piece.name) if assignment.at < word.at
         ]
-        conditional = [part for part in sets if not part.context.is_top_level]
+        unconditional_values = [
+            assignment.items or (assignment.word and assignment.word.value)
+            for assignment in assignments
+            if assignment.context.is_top_level
+        ]
+        conditional = [assignment for assignment in assignments if not assignment.context.is_top_level]
         # "$NAME" in quotes is a word even if it is empty.
-        if len(conditional) != 1 or any(certain_values) or (piece.is_quoted and piece.subscript != "@"):
+        is_always_a_word = piece.is_quoted and piece.subscript != "@"
+        if len(conditional) != 1 or any(unconditional_values) or is_always_a_word:
             continue
         (assignment,) = conditional
-        # A variable that a test such as [ -z $NAME ] reads before may also have a value from elsewhere.
+        # If a test such as [ -z $NAME ] reads the variable before, the user may set it outside of the script.
         is_tested = any(use.name == piece.name and use.at < assignment.at for use in body.variable_uses)
         values = assignment.items or ([assignment.word] if assignment.word else [])
         text = " ".join(map(body.text_of, values))
         context = assignment.context
         if text.startswith("-") and not is_tested and not context.in_loop and context.in_branch:
-            optional.append(OptionalWord(word, text))
-    return _edited(script, (_blank(script, word.at, word.end) for word, _ in optional)), optional
+            optional_words.append(OptionalWord(word, text))
+    edits = (_blank(script, word.at, word.end) for word, _ in optional_words)
+    return _edited(script, edits), optional_words
 
 
 def _words_before_program(launch: Launch) -> Iterator[Word]:
@@ -219,31 +254,41 @@ def _words_before_program(launch: Launch) -> Iterator[Word]:
 
 
 def _without_eval(script: JobScript) -> JobScript:
-    """Return the script with `python train.py` in place of `eval python train.py`, if all words are plain."""
+    """Return the script with `python train.py` in place of `eval python train.py`.
+
+    The word `eval` stays in a command with a word that bash could read in another way the second time.
+    """
     body = script.body
-    words = [command.words for command in body.commands if command.name == "eval" and len(command.words) > 2]
-    evals = [
-        first
-        for first, *others in words
-        if first.source is body.source and all(_PLAIN_WORD.fullmatch(body.text_of(word)) for word in others)
+    eval_commands = [
+        command for command in body.commands if command.name == "eval" and len(command.words) > 2
     ]
-    return _edited(script, (_blank(script, word.at, word.end) for word in evals))
+    eval_words = [
+        eval_word
+        for eval_word, *others in (command.words for command in eval_commands)
+        if eval_word.source is body.source
+        and all(_PLAIN_WORD.fullmatch(body.text_of(word)) for word in others)
+    ]
+    return _edited(script, (_blank(script, word.at, word.end) for word in eval_words))
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
-    """Return the script without the words of an unknown program before Python, and these words."""
-    if main_launch(script):
+    """Return the script without the words of an unknown program before Python, and these words.
+
+    An example is `my-launcher --fast python train.py`, in which no launch is found because of the program.
+    """
+    if main_launch(script):  # a launch is known, so no unknown program hides it
         return script, ()
     body, launched = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
         launch = launched.get(command)
         is_inner = command.is_test or command.context.in_substitution
-        starts_nothing = is_inner or command.name in _NO_TRAINER_COMMANDS or not command.words
-        if not command.context.is_top_level or (launch.is_helper if launch else starts_nothing):
+        starts_no_trainer = is_inner or command.name in _NO_TRAINER_COMMANDS or not command.words
+        if not command.context.is_top_level or (launch.is_helper if launch else starts_no_trainer):
             continue
         first = launch.program.words[0] if launch else command.words[0]
         # Each word after expanding variables, and the word of the script that gives it.
         pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]
+        # The index of the unknown program, after words such as `srun -n 4`.
         begin = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
         words = [body.value(expanded) or "" for expanded, _ in pairs[begin:]]
         # The prefix ends before Python. It is empty if the program is Python, or if no Python follows.

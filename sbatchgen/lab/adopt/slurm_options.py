@@ -16,14 +16,14 @@ from sbatchgen.jobs.inputs.flags import key_type
 from sbatchgen.jobs.inputs.options import GPU_OPTIONS, NAMES
 from sbatchgen.lab.adopt.draft import Draft
 
-# Why Slurm ignores a directive, by its kind.
-_IGNORED_KINDS = {
+# The reason why Slurm ignores a directive, by the directive's kind.
+_IGNORED_REASONS = {
     Kind.LATE: "Slurm ignores it after the first command",
     Kind.LOOKALIKE: "a comment to Slurm",
     Kind.DISABLED: "a comment to Slurm",
 }
 # Values of the profile's key gpu_request, which are also options of a job.
-_GPU_REQUESTS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")
+_GPU_REQUEST_KEYS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")
 
 
 def adopt_options(draft: Draft) -> None:
@@ -36,16 +36,18 @@ def adopt_options(draft: Draft) -> None:
     for directive in script.sbatch.directives:
         if directive.component > 0:
             draft.add((directive.line,), "lost", "a second component: heterogeneous jobs are not rendered")
-        elif directive.kind in _IGNORED_KINDS:
-            draft.add((directive.line,), "dropped", _IGNORED_KINDS[directive.kind])
+        elif directive.kind in _IGNORED_REASONS:
+            draft.add((directive.line,), "dropped", _IGNORED_REASONS[directive.kind])
         elif directive.kind in READ_KINDS:
             _adopt_directive(draft, directive.line, uses_by_line[directive.line], effective)
-    name = script.file.rpartition("/")[2]  # the name that sbatch gives a job without --job-name
+    name = script.file.rpartition("/")[2]  # sbatch gives this name to a job without --job-name
     if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError):  # a name that no job can have
             draft.options["job_name"] = _value("job_name", name)
     _drop_repeated_gpus(draft)
-    gpu_request = next((key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUESTS), None)
+    gpu_request = next(
+        (key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUEST_KEYS), None
+    )
     if gpu_request:
         draft.profile["gpu_request"] = gpu_request
     elif not script.resources.gpu_option:
@@ -77,16 +79,22 @@ def _drop_repeated_gpus(draft: Draft) -> None:
 
 
 def options_of(script: JobScript) -> dict[str, Option]:
-    """Return the use of each option that takes effect, by the option's name.
+    """Return the options of a script as Slurm reads them, by their names.
 
-    Several uses of --mail-type are joined, as in Slurm before 25.05.
+    If an option is repeated, its last use counts. Only --mail-type has the values of all of its uses, as in
+    Slurm before 25.05, because the user has written all of them.
     """
-    old = script.read_by(OLD_SLURM).options if "mail-type" in script.options else {}
-    return {name: old.get(name, use) if name == "mail-type" else use for name, use in script.options.items()}
+    options = dict(script.options)
+    if "mail-type" in options:
+        options["mail-type"] = script.read_by(OLD_SLURM).options.get("mail-type", options["mail-type"])
+    return options
 
 
 def _adopt_directive(draft: Draft, number: int, uses: list[Option], effective: Mapping[str, Option]) -> None:
-    """Convert the options of a directive; `effective` holds the use of each option that takes effect."""
+    """Convert the options of a directive, which is on the line `number`.
+
+    `effective` holds the options of `options_of`, because a later directive may repeat an option.
+    """
     line = (number,)
     if not uses:
         draft.add(line, "dropped", "it requests nothing")

@@ -1,25 +1,31 @@
-"""The conversion of the trainer's arguments into arguments of a job: texts and variables of the job."""
+"""The conversion of the trainer's arguments into `args` of a job.
+
+An argument of a job is a string. Parts of the string may be placeholders, such as {env:NAME}, for values that
+only the running job knows.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from sbatchgen.check.bash import Assignment, Body, Piece, Word
 from sbatchgen.lab.adopt.draft import Draft
 
 _ALL_ARGUMENTS = ("@", "*")  # the variables for all of the script's own arguments
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*")  # a name of a variable
 # Text in an argument that a job would replace, such as {run_dir} or {env:HOME}.
 _PLACEHOLDER = re.compile(r"\{(?:run_dir|data_dir|resume|env:)")
-# Variables that differ in each task.
+# Variables with another value in each task. The batch script does not know these values.
 _TASK_VARIABLES = re.compile(r"SLURM_(?:PROCID|LOCALID|NODEID)|SLURMD_NODENAME|HOSTNAME")
-# Variables that a step sets again, so that the batch script may have other values.
+# Variables that srun sets for its step. In the batch script they may be unset, or have other values.
 _STEP_VARIABLES = re.compile(r"SLURM_STEP\w*|\w*RANK|\w+_DEVICES|RANDOM|SECONDS")
-# Variables whose values have no blanks.
-_NEVER_BLANK = re.compile(r"SLURM|(?:USER|HOME)$")
+# Variables whose values are one word: bash does not split them.
+_ONE_WORD_VARIABLE = re.compile(r"SLURM|(?:USER|HOME)$")
 _PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
-_SPLITTING = re.compile(r"[\s*?\[]")  # bash splits a value here, or expands it to names of files
-_MAX_DEPTH = 8  # depth of variables in the values of variables
+# Characters at which bash splits a value without quotes, or for which it looks for names of files.
+_SPLITTING = re.compile(r"[\s*?\[]")
+_MAX_DEPTH = 8  # variables that are followed, each in the value of another
 # Commands that print a single word, such as $(hostname) and $(nodes | head -n 1).
 _ONE_WORD_COMMAND = re.compile(
     r"(?:\$\(|`)\s*(?:basename|date|dirname|expr|hostname|id|mktemp|nproc|pwd|readlink|realpath|uuidgen|whoami)\b"
@@ -27,14 +33,22 @@ _ONE_WORD_COMMAND = re.compile(
 )
 
 
-def arguments(
+class ConvertedWord(NamedTuple):
+    """A word of the old script, and its string in the job."""
+
+    word: Word
+    text: str | None  # the string; None if no string expresses the word
+
+
+def job_arguments(
     draft: Draft, words: Iterable[Word], body: Body, *, in_task: bool
-) -> Iterator[tuple[Word, str | None]]:
-    """Yield each word with its string in the job; None if no string expresses the word.
+) -> Iterator[ConvertedWord]:
+    """Yield the string in the job for each word of the old script.
 
     In the string, {env:NAME} is a variable of the job, and {env:NAME[@]} stands for the words of an array.
-    `in_task`: a shell in each task expands the words, not the batch script.
-    Words that stand for all arguments of the script are not yielded.
+    `in_task` says that a shell in each task expands the words. Otherwise the batch script expands them.
+    A word that stands for all arguments of the script, such as "$@", is left out: users give these arguments
+    when they submit the job.
     """
     for word in words:
         pieces = body.resolve(word).pieces
@@ -42,51 +56,60 @@ def arguments(
             draft.note("the script's own arguments come after --: sbatchgen submit JOB.yaml -- ARGUMENTS")
             continue
         if (piece := word.only_piece) and piece.subscript and piece.name in draft.argument_names:
-            yield word, f"{{env:{piece.name}[@]}}"  # an array of the rendered script
+            # A variable for an array, which `_as_array` has given to the rendered script.
+            yield ConvertedWord(word, f"{{env:{piece.name}[@]}}")
             continue
-        texts = []  # of each piece; None for a piece that no string expresses
-        for piece in word.pieces:
-            # The piece, or the pieces of its value if it is a variable that the script sets.
-            resolved = body.resolve(replace(word, pieces=(piece,)))
-            known_texts = [draft.text_of(part) for part in resolved.pieces]
-            is_unquoted = piece.kind == "variable" and not piece.is_quoted
-            is_known = None not in known_texts
-            # Without quotes, bash splits a value at blanks, replaces a pattern by names of files, and drops
-            # an empty value.
-            is_split = is_known and _SPLITTING.search("".join(filter(None, known_texts)) or " ")
-            if is_unquoted and is_split:
-                known_texts = [None]
-            if None not in known_texts:
-                texts += [None if text and _PLACEHOLDER.search(text) else text for text in known_texts]
-            elif in_task:
-                inner = resolved.only_piece or piece
-                texts.append(_task_argument(draft, inner, body) or _task_argument(draft, piece, body))
-            else:
-                texts.append(_batch_argument(draft, piece, word))
-        if None in texts:
-            yield word, None if in_task else _as_array(draft, word)
+        texts = [
+            text for piece in word.pieces for text in _piece_texts(draft, word, piece, body, in_task=in_task)
+        ]
+        if None not in texts:
+            yield ConvertedWord(word, "".join(filter(None, texts)))
         else:
-            yield word, "".join(filter(None, texts))
+            yield ConvertedWord(word, None if in_task else _as_array(draft, word))
+
+
+def _piece_texts(draft: Draft, word: Word, piece: Piece, body: Body, *, in_task: bool) -> list[str | None]:
+    """Return the strings in the job for a piece of a word; [None] if no string expresses the piece."""
+    # The piece itself, or the pieces of its value if it is a variable that the script sets.
+    resolved = body.resolve(replace(word, pieces=(piece,)))
+    known_texts = [draft.text_of(part) for part in resolved.pieces]
+    is_known = None not in known_texts
+    # Without quotes, bash splits a value at blanks, replaces a pattern by names of files, and drops an empty
+    # value. Then the value is not one word, and its text can't be written into the job.
+    if is_known and piece.kind == "variable" and not piece.is_quoted:
+        is_known = not _SPLITTING.search("".join(filter(None, known_texts)) or " ")
+    if is_known:
+        return [None if text and _PLACEHOLDER.search(text) else text for text in known_texts]
+    if not in_task:
+        return [_batch_argument(draft, piece, word)]
+    inner = resolved.only_piece or piece
+    return [_task_argument(draft, inner, body) or _task_argument(draft, piece, body)]
 
 
 def _as_array(draft: Draft, word: Word) -> str | None:
-    """Return the placeholder of an array with the words to which `word` expands, such as {env:argument_1[@]}.
+    """Return the placeholder for an array with the words to which `word` expands: {env:argument_1[@]}.
 
-    Returns None if the value may change before the launch, or if the word is not in the batch script itself.
+    The rendered script sets the array, as in argument_1=($EXTRA_ARGS). Returns None if the value may change
+    before the launch, or if the word is not in the batch script itself.
     """
-    is_of_script = f"({word.text})" in draft.argument_variables or word.source is draft.body.source
-    has_changed = any(piece.kind == "variable" and _may_change(draft, piece, word) for piece in word.pieces)
-    if not is_of_script or has_changed or not word.text.isprintable():
+    array = f"({word.text})"
+    is_in_script = array in draft.argument_variables or word.source is draft.body.source
+    may_change = any(piece.kind == "variable" and _may_change(draft, piece, word) for piece in word.pieces)
+    if not is_in_script or may_change or not word.text.isprintable():
         return None
     draft.needed_variables |= {*_NAME.findall(word.text)}
-    return f"{{env:{draft.argument_variable(f'({word.text})')}[@]}}"
+    return f"{{env:{draft.argument_variable(array)}[@]}}"
 
 
 def _may_change(draft: Draft, piece: Piece, word: Word) -> bool:
-    """Return whether a variable may have another value at the launch than in this word."""
-    sets = draft.body.assignments_of(piece.name)
-    is_set_before = any(assignment.at < piece.at for assignment in sets)
-    is_set_after = any(assignment.at >= piece.at for assignment in sets)
+    """Return whether a variable may have another value at the launch than in this word.
+
+    The value may differ if the script sets the variable before the word and again after it. The value of a
+    special parameter, such as $? or $1, may always differ.
+    """
+    assignments = draft.body.assignments_of(piece.name)
+    is_set_before = any(assignment.at < piece.at for assignment in assignments)
+    is_set_after = any(assignment.at >= piece.at for assignment in assignments)
     may_differ = word.source is draft.body.source and is_set_before and is_set_after
     return not piece.name.isidentifier() or may_differ
 
@@ -98,27 +121,12 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
     """
     if piece.kind not in ("variable", "arithmetic", "command"):
         return draft.user_value(piece)
-    values = [
-        assignment.word.value for assignment in draft.body.assignments_of(piece.name) if assignment.word
-    ]
     if piece.kind == "command":
         is_one_word = _ONE_WORD_COMMAND.search(piece.text) is not None
     else:
-        # "${NAME:+--flag value}" may be empty or several words.
-        may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
-        sets = [
-            assignment
-            for assignment in draft.body.assignments_of(piece.name)
-            if assignment.setter != "export"
-        ]
-        has_array = any(assignment.items is not None for assignment in sets)
-        has_blank = any(value == "" or " " in (value or "") for value in values)
-        is_one_word = not (may_be_empty or has_array or has_blank)
-    has_changed = piece.kind == "variable" and _may_change(draft, piece, word)
-    if piece.kind == "variable" and not piece.is_quoted:
-        is_one_word = is_one_word and (_has_one_word(draft, piece) or _is_folder(piece, word))
-        is_one_word = is_one_word or (piece.subscript.isdigit() and _are_split_outputs(sets))
-    if has_changed or piece.subscript in ("@", "*") or not (piece.is_quoted or is_one_word):
+        is_one_word = _seems_one_word(draft, piece, word)
+    may_change = piece.kind == "variable" and _may_change(draft, piece, word)
+    if may_change or piece.subscript in ("@", "*") or not (piece.is_quoted or is_one_word):
         return None
     draft.needed_variables |= {*_NAME.findall(piece.text)}
     if piece.kind == "variable" and not piece.subscript and not piece.operator:
@@ -127,16 +135,40 @@ def _batch_argument(draft: Draft, piece: Piece, word: Word) -> str | None:
     return f"{{env:{draft.argument_variable(value)}}}"
 
 
-def _are_split_outputs(sets: Iterable[Assignment]) -> bool:
+def _seems_one_word(draft: Draft, piece: Piece, word: Word) -> bool:
+    """Return whether a variable or an arithmetic expansion in a word most likely expands to one word."""
+    values = [
+        assignment.word.value for assignment in draft.body.assignments_of(piece.name) if assignment.word
+    ]
+    assignments = _assignments_without_export(draft, piece.name)
+    # "${NAME:+--flag value}" may be empty or several words.
+    may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
+    has_array = any(assignment.items is not None for assignment in assignments)
+    has_blank = any(value == "" or " " in (value or "") for value in values)
+    is_one_word = not (may_be_empty or has_array or has_blank)
+    if piece.kind == "variable" and not piece.is_quoted:
+        is_one_word = is_one_word and (_has_one_word(draft, piece) or _begins_path(piece, word))
+        # An item of an array such as NODES=($(scontrol show hostnames)) has no blanks.
+        is_one_word = is_one_word or (piece.subscript.isdigit() and _are_split_outputs(assignments))
+    return is_one_word
+
+
+def _assignments_without_export(draft: Draft, name: str) -> list[Assignment]:
+    """Return the assignments of a variable, without assignments by `export`."""
+    assignments = draft.body.assignments_of(name)
+    return [assignment for assignment in assignments if assignment.setter != "export"]
+
+
+def _are_split_outputs(assignments: Iterable[Assignment]) -> bool:
     """Return whether the items of an array are unquoted outputs of commands, which bash splits at blanks."""
-    items = [item.only_piece for assignment in sets for item in assignment.items or ()]
+    items = [item.only_piece for assignment in assignments for item in assignment.items or ()]
     return bool(items) and all(item and item.kind == "command" and not item.is_quoted for item in items)
 
 
-def _is_folder(piece: Piece, word: Word) -> bool:
-    """Return whether a variable begins a path, such as $SCRATCH/x.
+def _begins_path(piece: Piece, word: Word) -> bool:
+    """Return whether a variable is the beginning of a path in a word, such as $SCRATCH/x.
 
-    The value of such a variable has no blanks: with blanks the old script would fail.
+    Its value can't have blanks, because bash would then split the path and the old script would fail.
     """
     following = [part for part in word.pieces if part.at > piece.at]
     return bool(following) and following[0].kind == "text" and following[0].text.startswith("/")
@@ -146,22 +178,20 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
     """Return whether an unquoted variable expands to exactly one word.
 
     A variable that the script does not set, such as $EXTRA_ARGS, may hold no word or several words. `depth`
-    counts the variables whose values led to this variable.
+    is 1 for a variable in the value of another variable, and 2 for a variable in that variable's value.
     """
-    if _NEVER_BLANK.match(piece.name) or piece.name in draft.argument_names:
+    if _ONE_WORD_VARIABLE.match(piece.name) or piece.name in draft.argument_names:
         return True
-    sets = [
-        assignment for assignment in draft.body.assignments_of(piece.name) if assignment.setter != "export"
-    ]
-    is_set = any(assignment.context.is_top_level and assignment.word for assignment in sets)
+    assignments = _assignments_without_export(draft, piece.name)
+    is_set = any(assignment.context.is_top_level and assignment.word for assignment in assignments)
     if not is_set or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
         return False
-    values = [assignment.word for assignment in sets]
+    values = [assignment.word for assignment in assignments]
     return all(value is not None and _is_one_word(draft, value, depth) for value in values)
 
 
 def _is_one_word(draft: Draft, word: Word, depth: int) -> bool:
-    """Return whether a value is not empty and has no blanks."""
+    """Return whether the value of a variable is one word: not empty, and without blanks and patterns."""
     for piece in word.pieces:
         if piece.kind == "variable":
             if not _has_one_word(draft, piece, depth + 1):
@@ -182,7 +212,7 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
         return piece.text
     is_plain = piece.kind == "variable" and not piece.subscript and not piece.operator
     if is_plain and _TASK_VARIABLES.fullmatch(piece.name):
-        # setup_per_task replaces the mark @NAME@ by the value of each task.
+        # The job has the mark @NAME@ as argument. This line of setup_per_task replaces it in each task.
         lines = draft.profile.setdefault("setup_per_task", [])
         line = f'set -- "${{@//@{piece.name}@/${piece.name}}}"'
         lines += [] if line in lines else [line]
@@ -190,11 +220,12 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
     # ${NAME:-DEFAULT} has the same value in the batch script if the script does not set NAME.
     is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned_names)
     is_set_in_task = any(assignment.name == piece.name for assignment in body.assignments)
-    differs = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
-    # If the batch script also expands the text somewhere, the batch script and the task have the same value.
+    may_differ = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
+    # Text that the batch script also expands, outside of single quotes and without a backslash, has the same
+    # value in the batch script and in the task.
     words = [assignment.word for assignment in draft.body.assignments if assignment.word]
     words += [word for command in draft.body.commands for word in command.words]
     texts = [word.text for word in words if not word.text.startswith("'")]
     is_in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    is_same = is_in_batch_script or (is_plain and not differs)
+    is_same = is_in_batch_script or (is_plain and not may_differ)
     return _batch_argument(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None

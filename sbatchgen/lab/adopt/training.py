@@ -1,4 +1,7 @@
-"""The launch that is the training of a script, and the statements around the launch."""
+"""The search for the training among the launches of a script, and the conversion of what follows it.
+
+A script may start several programs. `find_training` decides which of them becomes the job.
+"""
 
 import re
 from bisect import bisect_right
@@ -22,16 +25,17 @@ _EVALUATION_NAME = re.compile(
     rf"(?:^|[_.-])(?:{_EVALUATION_WORDS}|export|plot|report|summar\w+|visuali\w+)(?:[_.-]|$)", re.IGNORECASE
 )
 _EVALUATION_OPTION = re.compile(rf"--(?:{_EVALUATION_WORDS})(?:[_-]only)?")
-# Parts of a script in which no job can start the launch. The names are attributes of the launch's context.
-# An attribute of the launch's context -> the construct around the launch, for a message.
+# Constructs of bash in which a job can't start the training. The keys are attributes of the launch's context,
+# and the values name the constructs in messages.
 _CONSTRUCTS = {"function": "function", "in_loop": "loop", "in_branch": "branch", "in_subshell": "subshell"}
+# Commands that a job can leave out of the training's statement, as in `srun python train.py; echo done`.
 _HARMLESS_COMMANDS = ("echo", "printf", "date", "wait", "exit", "true", "false", "time")
 
 
 def main_launch(script: JobScript) -> Launch | None:
     """Return the launch that most likely is the training; None if the script starts no training.
 
-    Of equally likely launches, the last is returned.
+    If several launches are equally likely, the last of them is returned.
     """
     trainings = [
         launch for launch in script.trainings if launch.program.name != "python" or launch.program.rest
@@ -43,8 +47,9 @@ def _training_rank(launch: Launch) -> tuple[bool, bool, int]:
     """Return the rank of a launch, which is higher for train.py than for eval.py or `train.py --eval`."""
     name = launch.program.name.rpartition("/")[2]
     is_evaluation = any(map(_EVALUATION_OPTION.fullmatch, launch.command.arguments))
+    has_srun_or_launcher = bool(launch.step or launch.launcher)
     likelihood = bool(_TRAINING_NAME.search(name)) - is_evaluation
-    return not _EVALUATION_NAME.search(name), bool(launch.step or launch.launcher), likelihood
+    return not _EVALUATION_NAME.search(name), has_srun_or_launcher, likelihood
 
 
 def split_chain(script: JobScript) -> JobScript:
@@ -57,15 +62,18 @@ def split_chain(script: JobScript) -> JobScript:
     if launch is None or launch.command.in_background:
         return script
     home = _block_of(blocks(script.body), launch)
-    before = [command for command in home.outer if command.at < launch.command.at]
+    before = [command for command in home.outer_commands if command.at < launch.command.at]
+    # The offsets between which each operator is, such as the && of `cd FOLDER && python train.py`.
     gaps = [(left.end, right.at) for left, right in pairwise([*before, launch.command])]
     text = script.text
     is_chain = all(text[end:at].strip(" \t\\\n") == "&&" for end, at in gaps)
-    if not before or before[0].at != home.start or any(left.is_test for left in before) or not is_chain:
+    starts_statement = bool(before) and before[0].at == home.start
+    # After a test, `|| exit` would end the script where the old script continued after its false test.
+    if not starts_statement or any(command.is_test for command in before) or not is_chain:
         return script
     for end, at in reversed(gaps):
         blank, _, rest = text[end:at].partition("&&")
-        semicolon = "" if rest.lstrip(" \t").startswith("\n") else ";"
+        semicolon = "" if rest.lstrip(" \t").startswith("\n") else ";"  # a line break also ends `exit`
         text = f"{text[:end]}{blank or ' '}|| exit{semicolon}{rest}{text[at:]}"
     return replace(script, text=text)
 
@@ -77,13 +85,13 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
     """
     launch = main_launch(draft.script)
     if launch is None:
-        _note_why_none(draft)
+        _note_why_no_training(draft)
         return None
     home, context = _block_of(statements, launch), launch.command.context
     background = launch.command.in_background
     draft.launch_lines = home.lines
     for attribute, kind in _CONSTRUCTS.items():
-        # The context in { python train.py; } & has a subshell too, which changes nothing.
+        # A command with & also runs in a subshell, as does { python train.py; } &. This changes nothing.
         is_only_background = kind == "subshell" and background
         if getattr(context, attribute) and not is_only_background:
             where = f"the function {context.function}" if kind == "function" else f"a {kind}"
@@ -97,7 +105,7 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
         elif other is not launch and (other.step or other.launcher):
             draft.needed_variables |= {*RANK_VARIABLES}  # another training may read them
     # An assignment without a word is an array, or a value that a command such as `read` sets.
-    if any(assignment.is_exported is False and assignment.word is None for assignment in home.sets):
+    if any(assignment.is_exported is False and assignment.word is None for assignment in home.assignments):
         draft.lose("the launch sets a variable whose value is known only when the job runs")
     if background and any(draft.script.body.traps):
         what = "the training runs in the background while a trap waits"
@@ -105,8 +113,8 @@ def find_training(draft: Draft, statements: Sequence[Block]) -> tuple[Launch, Bl
     return launch, home
 
 
-def _note_why_none(draft: Draft) -> None:
-    """Note the last program of the script as lost, with the reason why it is not a training."""
+def _note_why_no_training(draft: Draft) -> None:
+    """Note a program or command of the script as lost, with the reason why it can't become a training."""
     body = draft.body
     if submits := next((command for command in body.commands if command.name == "sbatch"), None):
         draft.add((submits.line,), "lost", "it submits other scripts and trains nothing itself: adopt those")
@@ -120,31 +128,31 @@ def _note_why_none(draft: Draft) -> None:
         elif name == "python":
             what = NO_TRAINER_FILE
         else:
-            what = _not_python(name)
+            what = _why_not_trainer(name)
         draft.add((other.command.line,), "lost", what)
         return
     for command in reversed(body.commands):
         if not (command.is_test or command.context.in_substitution or command.name in HELPERS | CLOSING):
-            draft.add((command.line,), "lost", _not_python(command.name))
+            draft.add((command.line,), "lost", _why_not_trainer(command.name))
             return
 
 
-def _not_python(name: str) -> str:
-    """Return why a program can't be the trainer of a job."""
+def _why_not_trainer(name: str) -> str:
+    """Return why a program that is not Python can't be the trainer of a job."""
     if name == "ray":
         return f"Ray is not a Python program: {RAY_ADVICE}"
     return f"{name} is not a Python program, and what it starts is not known"
 
 
 def _block_of(statements: Sequence[Block], launch: Launch) -> Block:
-    """Return the statement that a launch is in."""
+    """Return the statement that holds a launch."""
     return statements[bisect_right(statements, launch.command.at, key=lambda block: block.start) - 1]
 
 
 def adopt_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
     """Note other commands of the launch's statement, as in `srun ... && echo done`, as dropped or lost."""
     started = launch.command
-    for command in home.outer:
+    for command in home.outer_commands:
         if command is started or (command.pipe is not None and command.pipe is started.pipe):
             continue
         if command.name in _HARMLESS_COMMANDS:
@@ -156,22 +164,22 @@ def adopt_same_statement(draft: Draft, home: Block, launch: Launch) -> None:
 def adopt_after(draft: Draft, blocks: Sequence[Block]) -> None:
     """Keep the statements after the training, in a function that a trap calls when the script ends."""
     lines: list[str] = []
-    # The statements after the last one with an effect are dropped, because the job ends with the training.
-    acting = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
-    last_acting = max(acting, default=0)
+    # The last statements, which only print or end the script, are dropped: the job ends with the training.
+    acting_numbers = [number for number, block in enumerate(blocks, start=1) if not block.only_closes]
+    last_acting = max(acting_numbers, default=0)
     for number, block in enumerate(blocks, start=1):
         if any(draft.outcomes.get(line) == "lost" for line in block.lines):
             continue
         if number > last_acting:
             draft.add(block.lines, "dropped", "the job ends here, with the status of the training")
         else:
-            draft.needed_variables |= block.uses
+            draft.needed_variables |= block.used_names
             lines += draft.keep_shell(block, "in setup_after_runtime, by a trap: it runs after the training")
     if not lines:
         return
     traps = [(command, trapped.context.trap_signals) for command, trapped in draft.body.traps]
-    at_exit = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
-    trap_text = draft.body.value(at_exit[-1].words[1]) if at_exit else ""
+    exit_traps = [command for command, signals in traps if {"EXIT", "0"} & {*signals}]
+    trap_text = draft.body.value(exit_traps[-1].words[1]) if exit_traps else ""
     has_exit = any(command.name == "exit" for block in blocks[:last_acting] for command in block.commands)
     is_uncertain = any("TERM" in signals or not command.context.is_top_level for command, signals in traps)
     # An `exit` among the statements would keep the script's own trap from running.
