@@ -2,7 +2,7 @@
 
 Signs of life are new lines in the run's logs and new files in its run folder. The times of events and of
 lines in the logs show the pauses that are usual for the run. For a log without times, only the mean pause is
-known, from the number of its lines. This module also reads the report of a hang, which names the rank.
+known, from the number of its lines. If a log has more lines than are counted, the true mean is smaller. This module also reads the report of a hang, which names the rank.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import itertools
 import re
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -19,10 +19,11 @@ from sbatchgen.base.quoting import one_line
 from sbatchgen.base.units import in_units
 from sbatchgen.jobs.runs.events import EVENTS, as_number, read_object, some_events
 from sbatchgen.jobs.runs.failure import lines_before_end
-from sbatchgen.jobs.runs.job_log import last_start, newest_logs
+from sbatchgen.jobs.runs.job_log import END_BYTES, JOB_START, NumberedLine, last_start, newest_logs
 from sbatchgen.jobs.runs.record import Record
 
-MAX_LINES = 2000  # lines at the end of a log that are read
+MAX_LINES = 2000  # lines at the end of a log whose times are read
+MAX_COUNTED_LINES = 20_000  # lines at the end of a log that are counted, for the mean pause
 MIN_STALL_S = 120.0  # a program that is silent for a shorter time does not stand still
 # The same for a program that has printed little or nothing so far: it may import or download
 MIN_FIRST_STALL_S = 600.0
@@ -75,7 +76,8 @@ def stalled_for(record: Record, folder: Path, started: float, now: float) -> Sta
     for path in (*logs, folder / EVENTS, folder, folder / "checkpoints"):  # the training writes these
         with contextlib.suppress(OSError):
             file_times.append(path.stat().st_mtime)
-    lines = [line for path in logs for _, line in last_start(path, MAX_LINES)]
+    counted = {path: last_start(path, MAX_COUNTED_LINES) for path in logs}
+    lines = [line for numbered in counted.values() for _, line in numbered[-MAX_LINES:]]
     times = _times_of_signs(lines, folder, started, now)
     last_sign = max([*(time for time in file_times if time <= now), *times, started])
     quiet_s = now - last_sign
@@ -83,8 +85,7 @@ def stalled_for(record: Record, folder: Path, started: float, now: float) -> Sta
     if len(pauses) >= MIN_PAUSES:
         return _stall_if_longer(quiet_s, statistics.median(pauses), LONGEST_PAUSE_FACTOR * max(pauses))
     if len(lines) > MIN_PAUSES:
-        mean = (last_sign - started) / len(lines)
-        return _stall_if_longer(quiet_s, mean, MEAN_PAUSE_FACTOR * mean)
+        return _stall_by_mean(counted, last_sign - started, quiet_s)
     return Stall(quiet_s, None) if quiet_s > MIN_FIRST_STALL_S else None
 
 
@@ -104,7 +105,31 @@ def stalled_at_end(
     return _stall_if_longer(ended - times[-1], statistics.median(pauses), LONGEST_PAUSE_FACTOR * max(pauses))
 
 
-def _stall_if_longer(quiet_s: float, usual_s: float, longest_s: float) -> Stall | None:
+def _stall_by_mean(
+    counted: Mapping[Path, Sequence[NumberedLine]], running_s: float, quiet_s: float
+) -> Stall | None:
+    """Return the stall of a run whose last sign of life came after `running_s`, by its mean pause; else None.
+
+    `counted` has the lines of each log that were counted. If others were not, the true mean is smaller and is
+    not told. A run with many lines may print much at once and then evaluate, so it may be silent for longer.
+    """
+    count = sum(map(len, counted.values()))
+    mean = running_s / count
+    is_complete = all(_has_all_lines(path, lines) for path, lines in counted.items())
+    shortest_s = MIN_STALL_S if is_complete and count <= MAX_LINES else MIN_FIRST_STALL_S
+    return _stall_if_longer(quiet_s, mean if is_complete else None, max(shortest_s, MEAN_PAUSE_FACTOR * mean))
+
+
+def _has_all_lines(path: Path, lines: Sequence[NumberedLine]) -> bool:
+    """Return whether the lines that were read from a log are all lines since its job's last start."""
+    if lines and JOB_START.match(lines[0][1]):
+        return True
+    with contextlib.suppress(OSError):
+        return len(lines) < MAX_COUNTED_LINES and path.stat().st_size <= END_BYTES
+    return False
+
+
+def _stall_if_longer(quiet_s: float, usual_s: float | None, longest_s: float) -> Stall | None:
     """Return the stall of a run that is quiet for longer than `longest_s` and MIN_STALL_S; else None."""
     return Stall(quiet_s, usual_s) if quiet_s > max(MIN_STALL_S, longest_s) else None
 
