@@ -320,6 +320,44 @@ def test_a_trainer_that_is_not_there_is_an_error(command: Command, folder: Path)
     assert "fix: did you mean 'train.py'?" in done.out
 
 
+@pytest.mark.usefixtures("submits_here")
+@pytest.mark.parametrize(("job_runtime", "is_missing"), [("host", False), ("shifter", True)])
+def test_a_trainer_of_a_program_is_in_the_programs_own_container(
+    command: Command, folder: Path, job_runtime: str, *, is_missing: bool
+) -> None:
+    """This machine has the folder of an absolute path, but the image has a folder of the same name."""
+    other = {"host": "shifter", "shifter": "host"}[job_runtime]
+    Path("here.yaml").write_text(PROFILE)
+    Path("train.py").touch()
+    Path("two.yaml").write_text(
+        f"mode: single\nruntime: {job_runtime}\nimage: vllm:1\nprograms:\n"
+        "  train: {trainer: train.py, gpus: 0, cpus: 1}\n"
+        f"  server: {{trainer: {folder}/serve.py, runtime: {other}, image: vllm:1, gpus: 0, cpus: 1}}\n"
+    )
+    done = command("review", "./two.yaml", "--profile", "./here.yaml", "--format", "json")
+    whats = [finding["what"] for finding in json.loads(done.out)["findings"]]
+    assert (f"there is no trainer {folder}/serve.py" in whats) == is_missing, whats
+
+
+@pytest.mark.usefixtures("submits_here")
+@pytest.mark.parametrize(("runtime", "is_refused"), [("host", False), ("apptainer", True)])
+def test_a_working_folder_that_the_container_of_a_program_cannot_mount(
+    command: Command, folder: Path, runtime: str, *, is_refused: bool
+) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    (folder / "a,b").mkdir()
+    Path("a,b/train.py").touch()
+    Path("two.yaml").write_text(
+        "mode: single\nruntime: host\nprograms:\n  train: {trainer: train.py, gpus: 0, cpus: 1}\n"
+        f"  tools: {{trainer: train.py, runtime: {runtime}, image: /a.sif, gpus: 0, cpus: 1}}\n"
+    )
+    flags = ("--profile", "./here.yaml", "--chdir", f"{folder}/a,b", "--format", "json")
+    shown = command("review", "./two.yaml", *flags)
+    whats = [finding["what"] for finding in json.loads(shown.out)["findings"]]
+    says = f"the working folder {folder}/a,b can't be mounted: the path would be split at the comma or colon"
+    assert (says in whats) == is_refused, whats
+
+
 def test_where_there_is_no_sbatch_it_is_a_warning(
     command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

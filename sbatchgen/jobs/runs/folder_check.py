@@ -282,7 +282,8 @@ def _errors_in_work_dir(resolved: ResolvedJob, chdir: Path, *, is_snapshot: bool
         yield error_at(resolved, "options.chdir", what, fix)
     else:
         yield from _missing_trainers(resolved, chdir)
-    if resolved.runtime.mounts_run_folders and (why := why_unmountable(resolved, str(chdir))):
+    mounting_jobs = (job for job in resolved.jobs if job.runtime.mounts_run_folders)
+    if why := next(filter(None, (why_unmountable(job, str(chdir)) for job in mounting_jobs)), ""):
         what = f"the working folder {chdir} can't be mounted: {why}"
         fix = "name a symbolic link with a plain name: --chdir LINK"
         yield error_at(resolved, "options.chdir", what, fix)
@@ -298,12 +299,14 @@ def why_unmountable(resolved: ResolvedJob, folder: str) -> str:
 def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
     """Yield an error for each trainer whose file is missing, or is a folder without __main__.py.
 
-    An absolute path may exist only in the image of the job's container.
+    An absolute path may exist only in the image of the container in which the trainer runs.
     """
-    for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
+    for trainer, in_container in dict.fromkeys(
+        (job.trainer or "", job.runtime.is_container) for job in resolved.jobs
+    ):
         path = chdir / trainer
         is_folder = path.is_dir() and not (path / "__main__.py").exists()
-        may_be_elsewhere = resolved.runtime.is_container or not path.parent.is_dir()
+        may_be_elsewhere = in_container or not path.parent.is_dir()
         may_exist = path.exists() or "{env:" in trainer or (trainer.startswith("/") and may_be_elsewhere)
         if not trainer_is_file(trainer) or (may_exist and not is_folder):
             continue
