@@ -195,6 +195,11 @@ def test_arguments_that_the_trainer_refuses_are_refused_before_the_queue(
     assert [error for error in errors if says in error] == errors != []
 
 
+def test_what_the_trainer_refuses_names_no_rank_and_no_host(command: Command) -> None:
+    _, errors = review(command, *ARGS, "--batch-size", "33", flags=("--nproc-per-node", "2"))
+    assert errors == ["the trainer refuses its arguments: --batch-size 33 cannot be shared by 2 processes"]
+
+
 def test_an_unknown_flag_of_a_sweep_is_told_once(command: Command) -> None:
     done = command("sweep", "single", "--profile", "torchrun", "--param", "lrr=1,2,3", "--dry-run")
     assert done.err.count("the trainer refuses its arguments: unrecognized arguments: --lrr\n") == 1
