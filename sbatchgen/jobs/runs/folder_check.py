@@ -95,8 +95,7 @@ def inspect_run_folder(
     flags += [resolved.mode.flag] if resolved.mode.flag else []
     if resolved.sweep:
         return None, list(_refused_values(resolved, resolved.sweep, flags))
-    main = resolved.main
-    answer = _ask_trainer([*flags, *main.args], main.nodes * main.nproc_per_node)
+    answer = _ask_trainer([*flags, *resolved.main.args], _process_count(resolved))
     if answer is None:
         return None, []
     if isinstance(answer, Problem):
@@ -107,6 +106,11 @@ def inspect_run_folder(
     if forecast.state == "new" and not _has_visible_parent(run_dir):
         return None, []
     return forecast, list(_findings_of_forecast(resolved, run_dir, forecast))
+
+
+def _process_count(resolved: ResolvedJob) -> int:
+    """Return how many processes of the trainer share a batch; each point of a sweep has as many."""
+    return resolved.main.nodes * resolved.main.nproc_per_node
 
 
 def _has_visible_parent(run_dir: Path) -> bool:
@@ -127,7 +131,8 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
             continue
         checked |= new_values
         args = [sweep.filled(arg, point) for arg in resolved.args]
-        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placeholder_names)], 1)
+        args += sweep.arguments(point, resolved.placeholder_names)
+        answer = _ask_trainer([*flags, *args], _process_count(resolved))
         if not isinstance(answer, Problem):
             continue
         # "unrecognized arguments: --flag=0.1" differs for each point. Without the value it is reported once.
