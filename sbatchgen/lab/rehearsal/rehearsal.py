@@ -202,7 +202,9 @@ def _box(
     """Return the sandbox; `run_folder` is the descriptor of a folder that replaces the run folder."""
     resolved, grant = job.resolved, job.grant
     data_folders = []
-    if "fake" in resolved.args:  # the trainer makes its own images, but the script wants to find the folder
+    if (
+        _last_value(resolved.args, "--dataset") == "fake"
+    ):  # the trainer makes its own images, but the script wants to find the folder
         data_folders = [os.path.join(job.folder, resolved.data.filled(job.batch_environment))]  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(grant.nodes)}\n::1 localhost\n"
     return Box(
@@ -354,12 +356,21 @@ def _gpu_devices() -> list[str]:
 
 def _batch_size(resolved: ResolvedJob) -> int:
     """Return the number of samples in a training step, from the flags of the bundled trainer."""
-    words = [word for arg in resolved.args for word in arg.split("=", 1)]
     processes = processes_of(resolved)
     for flag, factor in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
-        if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
+        if (value := _last_value(resolved.args, flag)).isdecimal():
             return int(value) * factor
     return 64  # the trainer's own default
+
+
+def _last_value(args: Sequence[str], flag: str) -> str:
+    """Return the value of a flag, written as --flag VALUE or --flag=VALUE; the last of several, "" without."""
+    values = [
+        arg.partition("=")[2] or after
+        for arg, after in zip(args, (*args[1:], ""), strict=True)
+        if arg == flag or arg.startswith(f"{flag}=")
+    ]
+    return values[-1] if values else ""
 
 
 def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> list[tuple[str, str]]:
