@@ -381,7 +381,7 @@ ddp  1     1:30:00  12.00      96.00
 b    1     0:00:00  0.00       0.00
 all  2     1:30:00  12.00      96.00
 
-not counted: 1 job whose time is not known; sacct has it, where Slurm keeps accounting
+not counted: 1 job, because the running time is neither in Slurm's accounting (sacct) nor in the run folder
 """,
     )
     shown = json.loads(command("report", "--below", "runs", "--format", "json").out)

@@ -115,7 +115,7 @@ def test_other_settings_are_refused_here_if_the_trainer_refuses_them(
     (error,) = errors
     for part in says.split("; "):
         assert part in error
-    assert error.startswith(f"the checkpoint in {copy}/runs/ddp has other settings: ")
+    assert error.startswith(f"the checkpoint in {copy}/runs/ddp, trained by job 4711, has other settings: --")
     assert "other settings than the checkpoint's" in train(copy, *ARGS, *changed).stderr
     start, errors = review(command, *ARGS[:-1], "3", *changed, "--allow-config-change")
     assert (start["state"], errors) == ("resume", [])

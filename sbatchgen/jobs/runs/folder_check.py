@@ -41,7 +41,7 @@ FIX_AFRESH = "start from nothing: --resume off"
 class RunFolderForecast:
     """What a job will do at its start, as the trainer forecasts from the run folder.
 
-    The attributes are the keys of the JSON that training/runfolder.py prints.
+    The attributes are the keys of the JSON that training/command.py prints; training/runfolder.py makes it.
     """
 
     # "new" (an empty folder), "afresh" (old checkpoints are set aside), "resume", "done" (nothing is left to
@@ -81,6 +81,10 @@ class RunFolderForecast:
 def error_at(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
     """Return an error about a key of a job; its place is where the user wrote the key."""
     return Finding("error", Problem(what, str(resolved.origin(key)), fix))
+
+
+def _as_warning(finding: Finding) -> Finding:
+    return finding._replace(severity="warning")
 
 
 def inspect_run_folder(
@@ -183,23 +187,19 @@ def _findings_of_forecast(
     resolved: ResolvedJob, run_dir: Path, forecast: RunFolderForecast
 ) -> Iterator[Finding]:
     """Yield an error if the trainer forecasts that it would have nothing to do, or would fail."""
-    folder, by = str(run_dir), f", trained by job {forecast.job}" if forecast.job else ""
+    folder, by = str(run_dir), f"trained by job {forecast.job}" if forecast.job else ""
     if forecast.state == "done":
-        what = f"nothing left to do in {folder}: {forecast.epoch} of {forecast.epochs} epochs are done{by}"
+        what = f"nothing left to do in {folder}: {forecast.epoch} of {forecast.epochs} epochs are done"
+        what += f", {by}" if by else ""
         fix = f"train longer: -- --epochs N{OR}{FIX_OTHER_RUN}{OR}{FIX_AFRESH}"
         yield error_at(resolved, "run_dir", what, fix)
     elif forecast.state == "changed":
         flags = [(name.replace("_", "-"), old, new) for name, (old, new) in forecast.changed.items()]
         listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
-        what = f"the checkpoint in {folder} has other settings: {listed}{by}"
-        fix = OR.join(
-            (
-                "use the old settings",
-                FIX_OTHER_RUN,
-                FIX_AFRESH,
-                "accept the settings: -- --allow-config-change",
-            )
-        )
+        by_job = f", {by}," if by else ""
+        what = f"the checkpoint in {folder}{by_job} has other settings: {listed}"
+        accept = "continue with the new settings: -- --allow-config-change"
+        fix = OR.join(("use the old settings", FIX_OTHER_RUN, FIX_AFRESH, accept))
         yield error_at(resolved, "run_dir", what, fix)
     elif forecast.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {forecast.holder}"
@@ -221,7 +221,7 @@ def _missing_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Find
     fix = did_you_mean(name, names) if names and key == "resume" else "name a file that exists"
     fix += ", or --resume auto for the newest" if key == "resume" else ""
     finding = error_at(resolved, key, what, fix)
-    return finding if is_visible else finding._replace(severity="warning")
+    return finding if is_visible else _as_warning(finding)
 
 
 def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -234,7 +234,7 @@ def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> It
 
 
 def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
-    """Return whether the job is submitted on this machine, or runs on it."""
+    """Return whether this machine can start the job: with its sbatch, or itself if there is no scheduler."""
     submits = resolved.uses_slurm and bool(search_path.find("sbatch", environment))
     return submits or resolved.profile.scheduler == "none"
 
@@ -242,13 +242,13 @@ def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
 def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
-    A file in a folder that is not here does not count as missing, because the nodes may have both. If this
-    machine can't submit the job, a missing file is a warning, because the machine that submits it may have
-    the file.
+    If this machine does not have the folder of a file, the file does not count as missing: the nodes may have
+    the folder and the file. If this machine can't submit the job, a missing file is a warning, because the
+    machine that submits it may have the file.
     """
     can_submit = submits_here(resolved, environment)
     for finding in _missing_files(resolved, folder, environment):
-        yield finding if can_submit else finding._replace(severity="warning")
+        yield finding if can_submit else _as_warning(finding)
 
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -263,17 +263,17 @@ def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str
         if path and path.parent.is_dir() and not path.exists():
             what = f"there is no checkpoint {path}"
             finding = error_at(resolved, "resume", what, "name a file that exists")
-            yield finding._replace(severity="warning")  # it may be a name that the trainer knows
+            yield _as_warning(finding)  # it may be a name that the trainer knows
     find_path = partial(filled_path, folder=folder, environment=environment)
     missing_of_runtimes = (job.runtime.missing_files(job, find_path) for job in resolved.jobs)
     for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(missing_of_runtimes)):
-        yield error_at(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
+        yield _as_warning(error_at(resolved, key, what, fix))  # the nodes may have it
     data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (`sbatchgen data` makes data sets), or name another: --data-dir"
         finding = error_at(resolved, "data", f"there is no data folder {data}", fix)
         is_local = resolved.profile.scheduler == "none"
-        yield finding if is_local else finding._replace(severity="warning")  # another job may make it
+        yield finding if is_local else _as_warning(finding)  # another job may make it
 
 
 def _errors_in_work_dir(resolved: ResolvedJob, chdir: Path, *, is_snapshot: bool) -> Iterator[Finding]:
@@ -352,6 +352,6 @@ def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str 
         return None
     job = max(active_states)
     what = f"job {job} uses this run folder too, and is {active_states[job].words}: {run_dir}"
-    wait = f"wait for that job: --dependency afterany:{job}{OR}scancel {job}"
-    fix = f"look at it: sbatchgen status{OR}{FIX_OTHER_RUN}{OR}{wait}"
+    wait_or_cancel = f"wait for that job: --dependency afterany:{job}{OR}scancel {job}"
+    fix = f"look at it: sbatchgen status{OR}{FIX_OTHER_RUN}{OR}{wait_or_cancel}"
     return Problem(what, at, fix)

@@ -2,7 +2,8 @@
 
 Signs of life are new lines in the run's logs and new files in its run folder. The times of events and of
 lines in the logs show the pauses that are usual for the run. For a log without times, only the mean pause is
-known, from the number of its lines. If a log has more lines than are counted, the true mean is smaller. This module also reads the report of a hang, which names the rank.
+known, from the number of its lines. If a log has more lines than are counted, the true mean is smaller. This
+module also reads the report of a hang, which names the rank.
 """
 
 import contextlib
@@ -25,13 +26,14 @@ from sbatchgen.jobs.runs.record import Record
 MAX_LINES = 2000  # lines at the end of a log whose times are read
 MAX_COUNTED_LINES = 20_000  # lines at the end of a log that are counted, for the mean pause
 MIN_STALL_S = 120.0  # a program that is silent for a shorter time does not stand still
-# The same for a program that has printed little or nothing so far: it may import or download
+# A longer time for a program whose usual pauses are not known: it may import, download or evaluate
 MIN_FIRST_STALL_S = 600.0
-LONGEST_PAUSE_FACTOR = 4  # a run stands still after this many times its longest pause so far
-MEAN_PAUSE_FACTOR = 20  # the same for the mean pause, if only the mean is known
+LONGEST_PAUSE_FACTOR = 4  # a run stands still if it is quiet for more than 4 times its longest pause so far
+MEAN_PAUSE_FACTOR = 20  # or for more than 20 times its mean pause, if only the mean is known
 MIN_PAUSES = 4  # with fewer pauses, it is not known which pauses are usual
 HANG_FILE = "hang.json"  # in this file the training package's launchers report which rank hangs, and where
-HANGS_PREFIX = "hangs: "  # the words about a hang begin with it
+# `hang` begins its words with this prefix, so that commands tell them from the words of a Stall.
+HANGS_PREFIX = "hangs: "
 MAX_REPORT_CHARS = 600  # characters of the report of a hang that are shown
 MAX_CLOCK_DIFFERENCE_S = 120.0  # how many seconds the clocks of a cluster may differ
 _TIMESTAMP = re.compile(r"(?<![\d-])\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d")
@@ -53,18 +55,18 @@ class Stall(NamedTuple):
 
 
 def hang(folder: Path, started: float, ended: float | None = None) -> str:
-    """Return which rank of a job hangs, as the launcher's watcher reports in a run folder; "" without a hang.
+    """Return the words of a hang, such as "hangs: rank 2 on n3 is in dataset.py:88"; "" without a hang.
 
-    `started` and `ended` are the job's times; `ended` is None while it runs. A report from another time is
-    about another job of the folder.
+    The launcher of the training package reports a hang in HANG_FILE, in the run folder. `started` and `ended`
+    are the job's times; `ended` is None while it runs. A report from another time is about another job of the
+    folder.
     """
     report = read_object(folder / HANG_FILE)
     says, seen = report.get("says"), as_number(report.get("time"))
     if not isinstance(says, str) or seen is None:
         return ""
-    is_about_job = started - MAX_CLOCK_DIFFERENCE_S <= seen and (
-        ended is None or seen <= ended + MAX_CLOCK_DIFFERENCE_S
-    )
+    latest = float("inf") if ended is None else ended + MAX_CLOCK_DIFFERENCE_S
+    is_about_job = started - MAX_CLOCK_DIFFERENCE_S <= seen <= latest
     ago = "" if ended is not None else f", seen {in_units(max(0.0, time.time() - seen))} ago"
     return f"{HANGS_PREFIX}{one_line(says[:MAX_REPORT_CHARS])}{ago}" if is_about_job else ""
 
@@ -94,6 +96,8 @@ def stalled_at_end(
 ) -> Stall | None:
     """Return the stall of a run before its end; None if it did not stand still, or its pauses are not known.
 
+    `task` is the task of an array, or the point of a sweep; "" for a job without tasks.
+
     Only the times of lines and events count. Slurm writes the end into the log, so the time of the file does
     not show the last sign of life.
     """
@@ -110,8 +114,9 @@ def _stall_by_mean(
 ) -> Stall | None:
     """Return the stall of a run whose last sign of life came after `running_s`, by its mean pause; else None.
 
-    `counted` has the lines of each log that were counted. If others were not, the true mean is smaller and is
-    not told. A run with many lines may print much at once and then evaluate, so it may be silent for longer.
+    `counted` has the lines of each log that were counted. If others were not, the true mean is smaller, and
+    the stall has no usual pause. A run with many lines may print much at once and then evaluate, so it may be
+    silent for longer.
     """
     count = sum(map(len, counted.values()))
     mean = running_s / count
@@ -137,8 +142,8 @@ def _stall_if_longer(quiet_s: float, usual_s: float | None, longest_s: float) ->
 def _times_of_signs(lines: Sequence[str], folder: Path, started: float, until: float) -> list[float]:
     """Return the sorted times of the events, or of the lines in the logs if more lines than events have one.
 
-    If the time of a line is before `started` or after `until`, the lines have the times of another clock or
-    time zone. Then no line counts.
+    A line may be MAX_CLOCK_DIFFERENCE_S before `started` or after `until`. If the time of a line is further
+    away, the lines have the times of another clock or time zone. Then no line counts.
     """
     events = [as_number(event.get("time")) for event in some_events(folder, from_end=True)]
     event_times = sorted(time for time in events if time is not None and started <= time <= until)

@@ -144,7 +144,7 @@ def job_usages(
 ) -> list[JobUsage] | None:
     """Return the allocated and used resources of every start of these jobs that has run.
 
-    With `with_unstarted`, a job that has not run is in the list too, with a time of 0. The other arguments are
+    With `with_unstarted`, the list also has jobs that have not run, with a time of 0. The other arguments are
     those of `sacct_jobs`. Like that function, this one returns None if no database answers,
     and raises SlurmError if sacct fails.
     """
