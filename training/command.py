@@ -81,7 +81,7 @@ def _fail(config: Config | None, error: BaseException) -> int:
     if known and known.shared:
         if _number(*RANK_VARIABLES):
             return status  # rank 0 prints the error
-    elif config and size > 1 and f" of {size} on " not in text:
+    elif config and not config.look and size > 1 and f" of {size} on " not in text:
         host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         text = f"rank {_number(*RANK_VARIABLES)} of {size} on {host}: {text}"
     if not known:

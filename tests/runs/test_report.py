@@ -381,7 +381,7 @@ ddp  1     1:30:00  12.00      96.00
 b    1     0:00:00  0.00       0.00
 all  2     1:30:00  12.00      96.00
 
-not counted: 1 job whose time is not known; sacct has it, where Slurm keeps accounting
+not counted: 1 job, because the running time is neither in Slurm's accounting (sacct) nor in the run folder
 """,
     )
     shown = json.loads(command("report", "--below", "runs", "--format", "json").out)
@@ -390,6 +390,31 @@ not counted: 1 job whose time is not known; sacct has it, where Slurm keeps acco
     before = command("report", "--below", ".", "--month", f"{int(this[:4]) - 1}{this[4:]}")
     assert re.search(r"^all  1 +1:00:00  0.00 +1.00$", before.out, re.MULTILINE)
     assert "no jobs of yours" in command("report", "--month", "2001-12").err
+
+
+@pytest.mark.parametrize(
+    ("state", "rows", "unknown"),
+    [
+        ("COMPLETED", [], 1),
+        ("FAILED", [["4712", "0", "240", "1", "", "", "", "00:00:00"]], 0),  # sacct knows that it has not run
+        ("CANCELLED", [], 0),
+    ],
+)
+def test_a_job_that_sacct_has_forgotten_is_not_counted_and_the_bill_says_so(
+    run: Path, programs: Path, command: Command, state: str, rows: list[list[str]], unknown: int
+) -> None:
+    enter(run, "4712", state=state)
+    index = Index(index_file(os.environ))
+    index.update_states([job._replace(state="COMPLETED") for job in index.jobs("ddp") if job.id == "4711"])
+    (run / "job-4712.slurm").write_text(SCRIPT)
+    sacct(programs, [*ROWS, *rows])
+    shown = json.loads(command("report", "--below", "runs", "--format", "json").out)
+    assert (shown["total"]["jobs"], shown["total"]["gpu_hours"], shown["total"]["unknown"]) == (
+        2,
+        12,
+        unknown,
+    )
+    assert told(command)["used_s"] == (None if unknown else 5400)
 
 
 def enter_run(run_dir: Path, name: str, job: str, submitted: pytest.MonkeyPatch | None = None) -> None:

@@ -70,6 +70,34 @@ def test_lines_without_a_time_count_by_their_number(tmp_path: Path) -> None:
     assert silent.says == "no output for 12 min"
 
 
+DAY = 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("text", "ran_s", "quiet_s", "expected"),
+    [
+        ("step\n" * 100_000, DAY, 601, Stall(601.0, None)),  # more lines than are counted
+        ("step\n" * 10_000, DAY, 601, Stall(601.0, 8.58)),
+        ("step\n" * 10_000, DAY, 590, None),  # it may print much, and then evaluate
+        ("step\n" * 3000, 100 * DAY, 3 * 3600, None),  # a line in 48 minutes
+        (("x" * 5000 + "\n") * 1000, 10 * DAY, 3600, None),  # not all lines are read; the mean is 14 min
+        (("x" * 5000 + "\n") * 1000, DAY, 7200, Stall(7200.0, None)),
+    ],
+)
+def test_the_mean_pause_is_of_all_lines_or_not_told(
+    tmp_path: Path, text: str, ran_s: int, quiet_s: int, expected: Stall | None
+) -> None:
+    started = NOW - quiet_s - ran_s + 600
+    stall = stalled_for(put(tmp_path, text, NOW - quiet_s), tmp_path, started, NOW)
+    assert (stall and stall._replace(usual_s=stall.usual_s and round(stall.usual_s, 2))) == expected
+
+
+def test_lines_of_earlier_starts_are_none_of_this_start(tmp_path: Path) -> None:
+    again = "Job 4711 on n1, restart 1 of at most 10\n"
+    kept = put(tmp_path, "step\n" * 50_000 + again + "step\n" * 49, NOW - 600)
+    assert stalled_for(kept, tmp_path, NOW - 700, NOW) == Stall(600.0, 2.0)
+
+
 def test_a_checkpoint_is_a_sign_of_life(tmp_path: Path) -> None:
     kept = put(tmp_path, "step\n" * 50, NOW - 600)
     (tmp_path / "checkpoints").mkdir()

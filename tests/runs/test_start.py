@@ -115,7 +115,7 @@ def test_other_settings_are_refused_here_if_the_trainer_refuses_them(
     (error,) = errors
     for part in says.split("; "):
         assert part in error
-    assert error.startswith(f"the checkpoint in {copy}/runs/ddp has other settings: ")
+    assert error.startswith(f"the checkpoint in {copy}/runs/ddp, trained by job 4711, has other settings: --")
     assert "other settings than the checkpoint's" in train(copy, *ARGS, *changed).stderr
     start, errors = review(command, *ARGS[:-1], "3", *changed, "--allow-config-change")
     assert (start["state"], errors) == ("resume", [])
@@ -193,6 +193,11 @@ def test_arguments_that_the_trainer_refuses_are_refused_before_the_queue(
     start, errors = review(command, "--dataset", "fake", *args, flags=("--nproc-per-node", "2"))
     assert start == {}
     assert [error for error in errors if says in error] == errors != []
+
+
+def test_what_the_trainer_refuses_names_no_rank_and_no_host(command: Command) -> None:
+    _, errors = review(command, *ARGS, "--batch-size", "33", flags=("--nproc-per-node", "2"))
+    assert errors == ["the trainer refuses its arguments: --batch-size 33 cannot be shared by 2 processes"]
 
 
 def test_an_unknown_flag_of_a_sweep_is_told_once(command: Command) -> None:
@@ -318,6 +323,44 @@ def test_a_trainer_that_is_not_there_is_an_error(command: Command, folder: Path)
         assert missing(command, *flags, "--trainer", "/not/of/this/machine/a.py") == ([], [])
     done = command("review", "single", "--trainer", "trian.py")
     assert "fix: did you mean 'train.py'?" in done.out
+
+
+@pytest.mark.usefixtures("submits_here")
+@pytest.mark.parametrize(("job_runtime", "is_missing"), [("host", False), ("shifter", True)])
+def test_a_trainer_of_a_program_is_in_the_programs_own_container(
+    command: Command, folder: Path, job_runtime: str, *, is_missing: bool
+) -> None:
+    """This machine has the folder of an absolute path, but the image has a folder of the same name."""
+    other = {"host": "shifter", "shifter": "host"}[job_runtime]
+    Path("here.yaml").write_text(PROFILE)
+    Path("train.py").touch()
+    Path("two.yaml").write_text(
+        f"mode: single\nruntime: {job_runtime}\nimage: vllm:1\nprograms:\n"
+        "  train: {trainer: train.py, gpus: 0, cpus: 1}\n"
+        f"  server: {{trainer: {folder}/serve.py, runtime: {other}, image: vllm:1, gpus: 0, cpus: 1}}\n"
+    )
+    done = command("review", "./two.yaml", "--profile", "./here.yaml", "--format", "json")
+    whats = [finding["what"] for finding in json.loads(done.out)["findings"]]
+    assert (f"there is no trainer {folder}/serve.py" in whats) == is_missing, whats
+
+
+@pytest.mark.usefixtures("submits_here")
+@pytest.mark.parametrize(("runtime", "is_refused"), [("host", False), ("apptainer", True)])
+def test_a_working_folder_that_the_container_of_a_program_cannot_mount(
+    command: Command, folder: Path, runtime: str, *, is_refused: bool
+) -> None:
+    Path("here.yaml").write_text(PROFILE)
+    (folder / "a,b").mkdir()
+    Path("a,b/train.py").touch()
+    Path("two.yaml").write_text(
+        "mode: single\nruntime: host\nprograms:\n  train: {trainer: train.py, gpus: 0, cpus: 1}\n"
+        f"  tools: {{trainer: train.py, runtime: {runtime}, image: /a.sif, gpus: 0, cpus: 1}}\n"
+    )
+    flags = ("--profile", "./here.yaml", "--chdir", f"{folder}/a,b", "--format", "json")
+    shown = command("review", "./two.yaml", *flags)
+    whats = [finding["what"] for finding in json.loads(shown.out)["findings"]]
+    says = f"the working folder {folder}/a,b can't be mounted: the path would be split at the comma or colon"
+    assert (says in whats) == is_refused, whats
 
 
 def test_where_there_is_no_sbatch_it_is_a_warning(

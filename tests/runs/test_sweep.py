@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -188,6 +189,19 @@ def test_values_that_the_bundled_trainer_refuses_are_told_before(command: Comman
     assert done.status == 3
     assert "argument --lr: invalid float value: 'fast'" in done.err
     assert done.err.count("the trainer refuses") == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [("100,101", ["100", "101"]), ("96,160", []), ("102,80", ["102"])],
+)
+def test_the_values_of_a_sweep_are_checked_with_all_processes(
+    command: Command, values: str, refused: list[str]
+) -> None:
+    words = ("--profile", "perlmutter", "--account", "x", "--param", f"batch-size={values}", "--dry-run")
+    done = command("sweep", "ddp", *words, "--", "--dataset", "fake")
+    found = re.findall(r"the trainer refuses its arguments: --batch-size (\d+) cannot be shared", done.err)
+    assert (found, done.status) == (refused, 3 if refused else 0), done.err
 
 
 def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> SubmitArray:

@@ -28,7 +28,7 @@ class RunCost:
     name: str  # the name of the run; "" for the sum
     folder: str  # the run folder; "" for the sum
     jobs: int  # how many jobs there were
-    unknown: int  # how many jobs have started but have no known running time
+    unknown: int  # how many jobs have started, but are not in the sums: their running time is not known
     used_s: float  # how many seconds the starts with a known time have run, in all
     gpu_hours: float  # GPU-hours of the same starts
     cpu_hours: float  # CPU-hours of the same starts
@@ -40,7 +40,7 @@ class Bill:
 
     runs: tuple[RunCost, ...]  # the oldest first
     total: RunCost
-    problems: tuple[str, ...] = ()  # why something is not known
+    problems: tuple[str, ...] = ()  # errors of sacct and damaged events, which leave costs unknown
 
 
 def month_period(text: str) -> BillPeriod:
@@ -106,6 +106,6 @@ def as_text(bill: Bill) -> str:
         lines.append((row.name or "all", str(row.jobs), elapsed(row.used_s), *hours))
     text = table(lines)
     if bill.total.unknown:
-        text += f"\nnot counted: {counted(bill.total.unknown, 'job')} whose time is not known; sacct has it, "
-        text += "where Slurm keeps accounting\n"
+        text += f"\nnot counted: {counted(bill.total.unknown, 'job')}, because the running time is neither "
+        text += "in Slurm's accounting (sacct) nor in the run folder\n"
     return text

@@ -41,7 +41,7 @@ FIX_AFRESH = "start from nothing: --resume off"
 class RunFolderForecast:
     """What a job will do at its start, as the trainer forecasts from the run folder.
 
-    The attributes are the keys of the JSON that training/runfolder.py prints.
+    The attributes are the keys of the JSON that training/command.py prints; training/runfolder.py makes it.
     """
 
     # "new" (an empty folder), "afresh" (old checkpoints are set aside), "resume", "done" (nothing is left to
@@ -83,6 +83,10 @@ def error_at(resolved: ResolvedJob, key: str, what: str, fix: str) -> Finding:
     return Finding("error", Problem(what, str(resolved.origin(key)), fix))
 
 
+def _as_warning(finding: Finding) -> Finding:
+    return finding._replace(severity="warning")
+
+
 def inspect_run_folder(
     resolved: ResolvedJob, run_dir: Path, resume: str
 ) -> tuple[RunFolderForecast | None, list[Finding]]:
@@ -95,8 +99,7 @@ def inspect_run_folder(
     flags += [resolved.mode.flag] if resolved.mode.flag else []
     if resolved.sweep:
         return None, list(_refused_values(resolved, resolved.sweep, flags))
-    main = resolved.main
-    answer = _ask_trainer([*flags, *main.args], main.nodes * main.nproc_per_node)
+    answer = _ask_trainer([*flags, *resolved.main.args], _process_count(resolved))
     if answer is None:
         return None, []
     if isinstance(answer, Problem):
@@ -107,6 +110,11 @@ def inspect_run_folder(
     if forecast.state == "new" and not _has_visible_parent(run_dir):
         return None, []
     return forecast, list(_findings_of_forecast(resolved, run_dir, forecast))
+
+
+def _process_count(resolved: ResolvedJob) -> int:
+    """Return how many processes of the trainer share a batch; each point of a sweep has as many."""
+    return resolved.main.nodes * resolved.main.nproc_per_node
 
 
 def _has_visible_parent(run_dir: Path) -> bool:
@@ -127,7 +135,8 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
             continue
         checked |= new_values
         args = [sweep.filled(arg, point) for arg in resolved.args]
-        answer = _ask_trainer([*flags, *args, *sweep.arguments(point, resolved.placeholder_names)], 1)
+        args += sweep.arguments(point, resolved.placeholder_names)
+        answer = _ask_trainer([*flags, *args], _process_count(resolved))
         if not isinstance(answer, Problem):
             continue
         # "unrecognized arguments: --flag=0.1" differs for each point. Without the value it is reported once.
@@ -178,23 +187,19 @@ def _findings_of_forecast(
     resolved: ResolvedJob, run_dir: Path, forecast: RunFolderForecast
 ) -> Iterator[Finding]:
     """Yield an error if the trainer forecasts that it would have nothing to do, or would fail."""
-    folder, by = str(run_dir), f", trained by job {forecast.job}" if forecast.job else ""
+    folder, by = str(run_dir), f"trained by job {forecast.job}" if forecast.job else ""
     if forecast.state == "done":
-        what = f"nothing left to do in {folder}: {forecast.epoch} of {forecast.epochs} epochs are done{by}"
+        what = f"nothing left to do in {folder}: {forecast.epoch} of {forecast.epochs} epochs are done"
+        what += f", {by}" if by else ""
         fix = f"train longer: -- --epochs N{OR}{FIX_OTHER_RUN}{OR}{FIX_AFRESH}"
         yield error_at(resolved, "run_dir", what, fix)
     elif forecast.state == "changed":
         flags = [(name.replace("_", "-"), old, new) for name, (old, new) in forecast.changed.items()]
         listed = "; ".join(f"--{flag} was {old}, is {new}" for flag, old, new in flags)
-        what = f"the checkpoint in {folder} has other settings: {listed}{by}"
-        fix = OR.join(
-            (
-                "use the old settings",
-                FIX_OTHER_RUN,
-                FIX_AFRESH,
-                "accept the settings: -- --allow-config-change",
-            )
-        )
+        by_job = f", {by}," if by else ""
+        what = f"the checkpoint in {folder}{by_job} has other settings: {listed}"
+        accept = "continue with the new settings: -- --allow-config-change"
+        fix = OR.join(("use the old settings", FIX_OTHER_RUN, FIX_AFRESH, accept))
         yield error_at(resolved, "run_dir", what, fix)
     elif forecast.state == "used" and not resolved.options.dependency:
         what = f"{folder} is in use by {forecast.holder}"
@@ -216,7 +221,7 @@ def _missing_checkpoint(resolved: ResolvedJob, run_dir: Path, name: str) -> Find
     fix = did_you_mean(name, names) if names and key == "resume" else "name a file that exists"
     fix += ", or --resume auto for the newest" if key == "resume" else ""
     finding = error_at(resolved, key, what, fix)
-    return finding if is_visible else finding._replace(severity="warning")
+    return finding if is_visible else _as_warning(finding)
 
 
 def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -229,7 +234,7 @@ def unset_variables(resolved: ResolvedJob, environment: Mapping[str, str]) -> It
 
 
 def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
-    """Return whether the job is submitted on this machine, or runs on it."""
+    """Return whether this machine can start the job: with its sbatch, or itself if there is no scheduler."""
     submits = resolved.uses_slurm and bool(search_path.find("sbatch", environment))
     return submits or resolved.profile.scheduler == "none"
 
@@ -237,13 +242,13 @@ def submits_here(resolved: ResolvedJob, environment: Mapping[str, str]) -> bool:
 def missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Yield a finding for each missing file that the job needs; `folder` is the folder of submission.
 
-    A file in a folder that is not here does not count as missing, because the nodes may have both. If this
-    machine can't submit the job, a missing file is a warning, because the machine that submits it may have
-    the file.
+    If this machine does not have the folder of a file, the file does not count as missing: the nodes may have
+    the folder and the file. If this machine can't submit the job, a missing file is a warning, because the
+    machine that submits it may have the file.
     """
     can_submit = submits_here(resolved, environment)
     for finding in _missing_files(resolved, folder, environment):
-        yield finding if can_submit else finding._replace(severity="warning")
+        yield finding if can_submit else _as_warning(finding)
 
 
 def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
@@ -258,17 +263,17 @@ def _missing_files(resolved: ResolvedJob, folder: Path, environment: Mapping[str
         if path and path.parent.is_dir() and not path.exists():
             what = f"there is no checkpoint {path}"
             finding = error_at(resolved, "resume", what, "name a file that exists")
-            yield finding._replace(severity="warning")  # it may be a name that the trainer knows
+            yield _as_warning(finding)  # it may be a name that the trainer knows
     find_path = partial(filled_path, folder=folder, environment=environment)
     missing_of_runtimes = (job.runtime.missing_files(job, find_path) for job in resolved.jobs)
     for key, what, fix in dict.fromkeys(itertools.chain.from_iterable(missing_of_runtimes)):
-        yield error_at(resolved, key, what, fix)._replace(severity="warning")  # the nodes may have it
+        yield _as_warning(error_at(resolved, key, what, fix))  # the nodes may have it
     data = filled_path(resolved.data, folder, environment) if launch.uses_data(resolved) else None
     if data and data.parent.is_dir() and not data.is_dir() and not resolved.options.dependency:
         fix = "make it (`sbatchgen data` makes data sets), or name another: --data-dir"
         finding = error_at(resolved, "data", f"there is no data folder {data}", fix)
         is_local = resolved.profile.scheduler == "none"
-        yield finding if is_local else finding._replace(severity="warning")  # another job may make it
+        yield finding if is_local else _as_warning(finding)  # another job may make it
 
 
 def _errors_in_work_dir(resolved: ResolvedJob, chdir: Path, *, is_snapshot: bool) -> Iterator[Finding]:
@@ -282,7 +287,8 @@ def _errors_in_work_dir(resolved: ResolvedJob, chdir: Path, *, is_snapshot: bool
         yield error_at(resolved, "options.chdir", what, fix)
     else:
         yield from _missing_trainers(resolved, chdir)
-    if resolved.runtime.mounts_run_folders and (why := why_unmountable(resolved, str(chdir))):
+    mounting_jobs = (job for job in resolved.jobs if job.runtime.mounts_run_folders)
+    if why := next(filter(None, (why_unmountable(job, str(chdir)) for job in mounting_jobs)), ""):
         what = f"the working folder {chdir} can't be mounted: {why}"
         fix = "name a symbolic link with a plain name: --chdir LINK"
         yield error_at(resolved, "options.chdir", what, fix)
@@ -298,12 +304,14 @@ def why_unmountable(resolved: ResolvedJob, folder: str) -> str:
 def _missing_trainers(resolved: ResolvedJob, chdir: Path) -> Iterator[Finding]:
     """Yield an error for each trainer whose file is missing, or is a folder without __main__.py.
 
-    An absolute path may exist only in the image of the job's container.
+    An absolute path may exist only in the image of the container in which the trainer runs.
     """
-    for trainer in dict.fromkeys(job.trainer or "" for job in resolved.jobs):
+    for trainer, in_container in dict.fromkeys(
+        (job.trainer or "", job.runtime.is_container) for job in resolved.jobs
+    ):
         path = chdir / trainer
         is_folder = path.is_dir() and not (path / "__main__.py").exists()
-        may_be_elsewhere = resolved.runtime.is_container or not path.parent.is_dir()
+        may_be_elsewhere = in_container or not path.parent.is_dir()
         may_exist = path.exists() or "{env:" in trainer or (trainer.startswith("/") and may_be_elsewhere)
         if not trainer_is_file(trainer) or (may_exist and not is_folder):
             continue
@@ -344,6 +352,6 @@ def conflict_with_job(run_dir: Path, environment: Mapping[str, str], *, at: str 
         return None
     job = max(active_states)
     what = f"job {job} uses this run folder too, and is {active_states[job].words}: {run_dir}"
-    wait = f"wait for that job: --dependency afterany:{job}{OR}scancel {job}"
-    fix = f"look at it: sbatchgen status{OR}{FIX_OTHER_RUN}{OR}{wait}"
+    wait_or_cancel = f"wait for that job: --dependency afterany:{job}{OR}scancel {job}"
+    fix = f"look at it: sbatchgen status{OR}{FIX_OTHER_RUN}{OR}{wait_or_cancel}"
     return Problem(what, at, fix)

@@ -60,7 +60,7 @@ class TrainingStart:
     resources: dict[str, float] = field(default_factory=dict)  # the numbers in its newest event "resources"
 
 
-# The starts that sacct knows, by the cluster and the id of the job
+# The starts that sacct knows, by the cluster and the id of the job; none for a job that has not run
 SacctStarts = Mapping[tuple[str, str], Sequence[JobUsage]]
 
 
@@ -85,12 +85,13 @@ def run_usage(
         request = script.resources if script else None
         requested, earlier_starts = _requested_usage(request), len(starts)
         start_count = _start_count(state, job)
-        if rows := by_job.get((job.cluster, job.id)):
+        key = (job.cluster, job.id)
+        if rows := by_job.get(key):
             # Slurm may not count GPUs. Then the number of GPUs comes from the script.
             starts += [row if row.gpus is not None else replace(row, gpus=requested.gpus) for row in rows]
         elif times := _running_times_s(state, job, next_job, training_starts, start_count):
             starts += [replace(requested, job=job.id, used_s=math.ceil(seconds)) for seconds in times]
-        elif not by_job and (start_count or job.state not in _MAY_NOT_HAVE_STARTED):
+        elif key not in by_job and (start_count or job.state not in _MAY_NOT_HAVE_STARTED):
             starts.append(replace(requested, job=job.id))  # without a time
         total_count += max(len(starts) - earlier_starts, start_count)
     return RunUsage(
@@ -98,7 +99,7 @@ def run_usage(
         start_count=total_count,
         trainings=[start.resources for start in training_starts if start.resources],
         request=request,
-        source="sacct" if by_job else "script",
+        source="sacct" if any(by_job.values()) else "script",
         problems=problems,
     )
 
@@ -159,17 +160,23 @@ def starts_by_sacct(
             batch = jobs[first : first + MAX_JOBS_IN_CALL]
             keys = {job.id: job.key for job in batch}
             try:
-                rows = accounting.job_usages(keys, time_before(batch), environment, cluster=cluster)
+                rows = accounting.job_usages(
+                    keys, time_before(batch), environment, cluster=cluster, with_unstarted=True
+                )
             except SlurmError as error:
                 problems += [problem.what for problem in error.problems]
                 break
             for start in rows or ():
-                answers.setdefault((cluster, start.job), []).append(start)
+                starts = answers.setdefault((cluster, start.job), [])
+                starts += [start] if start.used_s else []
     return answers, problems
 
 
 def _answers_for_run(state: RunState, answers: SacctStarts) -> SacctStarts:
-    """Return those of sacct's answers that are about a run, or about the point or task of this state."""
+    """Return those of sacct's answers that are about a run, or about the point or task of this state.
+
+    Without a start of the point or task, the result is empty.
+    """
     if state.plain and (row := state.plain.row):  # sacct may report the id of the array, not of the task
         starts = [start for several in answers.values() for start in several if start.task == row.task]
         return dict.fromkeys(((job.cluster, row.id) for job in state.jobs), starts) if starts else {}
@@ -186,7 +193,8 @@ def _answers_for_run(state: RunState, answers: SacctStarts) -> SacctStarts:
             ]
             for key, starts in of_run.items()
         }
-    return {key: starts for key, starts in of_run.items() if starts}
+        return of_run if any(of_run.values()) else {}
+    return of_run
 
 
 def _start_count(state: RunState, job: RunJob) -> int:

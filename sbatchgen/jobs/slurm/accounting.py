@@ -135,11 +135,17 @@ def _job_of_starts(starts: Sequence[Mapping[str, str]]) -> SlurmJob:
 
 
 def job_usages(
-    jobs: Mapping[str, str], since: datetime, environment: Mapping[str, str], *, cluster: str = ""
+    jobs: Mapping[str, str],
+    since: datetime,
+    environment: Mapping[str, str],
+    *,
+    cluster: str = "",
+    with_unstarted: bool = False,
 ) -> list[JobUsage] | None:
     """Return the allocated and used resources of every start of these jobs that has run.
 
-    The arguments are those of `sacct_jobs`. Like that function, this one returns None if no database answers,
+    With `with_unstarted`, the list also has jobs that have not run, with a time of 0. The other arguments are
+    those of `sacct_jobs`. Like that function, this one returns None if no database answers,
     and raises SlurmError if sacct fails.
     """
     options = [*cluster_option(cluster), "--duplicates", "--noconvert"]
@@ -153,7 +159,8 @@ def job_usages(
         elif starts_with_steps:
             _, steps = starts_with_steps[-1]
             steps.append(row)
-    return [_usage_of_start(start, steps) for start, steps in starts_with_steps if read_count(start["used"])]
+    usages = [_usage_of_start(start, steps) for start, steps in starts_with_steps]
+    return [usage for usage in usages if usage.used_s or with_unstarted]
 
 
 def _sacct_rows(

@@ -37,7 +37,8 @@ from sbatchgen.lab.rehearsal.added_folders import added_folders
 from sbatchgen.lab.rehearsal.controller import PlayedJob, StartReport
 from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box, BoxLimits, RunResult, run
 
-MOST_PROCESSES = 4  # processes for each CPU of this machine; more processes take minutes to start
+MOST_PROCESSES_PER_CPU = 4  # more processes on each CPU of this machine take minutes to start
+STEPS = 3  # training steps after which Slurm is played to end a start
 KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as with Slurm's KillWait
 _PACKAGE_PARENT = Path(__file__).parents[3]  # the folder in which this package is
 _BIN = f"{PLAN_FOLDER}/bin"
@@ -74,9 +75,8 @@ class Rehearsal:
     limit: str  # the limit that ended the job, such as "time", "memory" or "disk"; "" if no limit ended it
     disk_bytes: int  # the number of bytes that the run folder was allowed to have
     failure: str  # the errors of the controller; "" if it did not fail
-    hidden_folder: str = (
-        ""  # the folder in which the job starts, if it is a home folder, which the sandbox hides
-    )
+    # The folder in which the job starts, if it is a home folder, which the sandbox hides; else ""
+    hidden_folder: str = ""
 
 
 @frozen(kw_only=True)
@@ -108,26 +108,28 @@ def rehearse(
     extra_folders: Sequence[str] = (),
     tell: Callable[[str], None],
 ) -> Rehearsal:
-    """Start a job from `folder` four times: until its time limit, a requeue, scancel and its end.
+    """Start a job from `folder` four times, and return the results.
 
-    Each start may take `seconds` until its first training steps, and the last start until the end. A trainer
-    that prints no steps runs for `patience` seconds. The job may read the folders that it names and the
-    `extra_folders`, and has the machine's network if `has_network`. `tell` gets a text for the user about
+    The starts end in different ways: at the time limit, by a requeue, by scancel, and when the training is
+    done. Each start may take `seconds` until its first training steps, and the last start until its end. A
+    trainer that prints no steps runs for `patience` seconds. The job may read the folders that it names and
+    the `extra_folders`, and has the machine's network if `has_network`. `tell` gets a text for the user about
     this access. Raises NoSandboxError if this machine allows no sandbox.
     """
-    resolved, unproven = _with_programs_on_this_machine(request.resolved, folder, environment)
+    resolved, unproven = _adapted_with_programs(request.resolved, folder, environment)
     job = _rehearsed_job(request._replace(resolved=resolved), environment, folder)
-    copies = ExitStack()  # removes the copies of the folders at its end
-    visible = _visible_folders(job, extra_folders, copies)
+    cleanup = ExitStack()  # removes the copies of the folders
+    visible = _visible_folders(job, extra_folders, cleanup)
     readable = [*visible.chosen_folders, *visible.named_folders, *extra_folders]
     tell(_access_text(readable, job.run_dir, has_network=has_network))
-    with copies, _run_folder() as (run_folder, disk_bytes):
+    with cleanup, _run_folder() as (run_folder, disk_bytes):
         played_job = _played_job(job, seconds=seconds, patience=patience)
         limits = _limits(disk_bytes, seconds=seconds)
         box = _box(job, played_job, run_folder, limits, has_network=has_network)
         result, not_shown = _run(visible, job, box)
     is_hidden = _is_hidden(visible, folder, extra_folders)
-    unproven += [("home folder", "the job starts in it, and does not see it: --see . shows it")] * is_hidden
+    if is_hidden:
+        unproven.append(("home folder", "the job starts in it, and does not see it: --see . shows it"))
     unproven += [(path, f"not shown: {why}") for path, why in sorted(not_shown.items())]
     return Rehearsal(
         resolved=resolved,
@@ -136,11 +138,11 @@ def rehearse(
         unproven=(*unproven, *_parts_of_cluster(resolved, has_network=has_network)),
         seconds=result.seconds,
         memory=result.peak_bytes,
-        # The user chose the seconds, so the machine is not called too slow.
+        # "machine" says that the machine is too slow for the time limit. Here the user chose the limit.
         limit="time" if result.limit == "machine" else result.limit,
         disk_bytes=disk_bytes,
         failure=result.files.get("err", "").strip(),
-        hidden_folder=str(folder) * is_hidden,
+        hidden_folder=str(folder) if is_hidden else "",
     )
 
 
@@ -202,7 +204,9 @@ def _box(
     """Return the sandbox; `run_folder` is the descriptor of a folder that replaces the run folder."""
     resolved, grant = job.resolved, job.grant
     data_folders = []
-    if "fake" in resolved.args:  # the trainer makes its own images, but the script wants to find the folder
+    if (
+        _last_value(resolved.args, "--dataset") == "fake"
+    ):  # the trainer makes its own images, but the script wants to find the folder
         data_folders = [os.path.join(job.folder, resolved.data.filled(job.batch_environment))]  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(grant.nodes)}\n::1 localhost\n"
     return Box(
@@ -242,7 +246,7 @@ def _is_hidden(visible: VisibleFolders, folder: Path, extra_folders: Sequence[st
 def _start_reports(result: RunResult) -> tuple[StartReport, ...]:
     """Return the controller's report of each start."""
     reports: list[StartReport] = []
-    for line in result.files.get("out", "").splitlines():  # some lines may be the trainer's
+    for line in result.files.get("out", "").splitlines():  # the trainer may have printed other lines
         with contextlib.suppress(ValueError):
             reports += [json.loads(line)] if line.startswith("{") else []
     return tuple(reports)
@@ -303,32 +307,32 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
     if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="submit the job itself")
-    processes, limit = processes_of(resolved), MOST_PROCESSES * (os.cpu_count() or 1)
+    processes, limit = processes_of(resolved), MOST_PROCESSES_PER_CPU * (os.cpu_count() or 1)
     if processes > limit:
         has = f"this machine has {os.cpu_count()} CPUs"
         what = f"the job has {processes} processes, and {has}: at most {limit}"
         raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
 
 
-def _with_programs_on_this_machine(
+def _adapted_with_programs(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
     """Return the job and its programs as this machine can run them, and the parts that stay unproven."""
-    adapted, unproven = _on_this_machine(resolved, folder, environment)
+    adapted, unproven = _adapted_to_machine(resolved, folder, environment)
     adapted_programs = []
     for program in resolved.programs:
-        adapted_program, unproven_parts = _on_this_machine(program.job, folder, environment)
+        adapted_program, unproven_parts = _adapted_to_machine(program.job, folder, environment)
         adapted_programs.append(replace(program, job=adapted_program))
         unproven += [part for part in unproven_parts if part not in unproven]
     return replace(adapted, programs=tuple(adapted_programs)), unproven
 
 
-def _on_this_machine(
+def _adapted_to_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
 ) -> tuple[ResolvedJob, list[tuple[str, str]]]:
     """Return a job as this machine can run it, and the parts that stay unproven, with the reasons."""
     unproven, args = [], list(resolved.args)
-    # Data that are missing on a login node are missing for the job too, so nothing replaces them.
+    # A login node has the folders of the job: if the data are missing there, the rehearsal must show it.
     is_login_node = bool(search_path.find("sbatch", environment))
     missing = resolved.runtime.missing_files(
         resolved, partial(filled_path, folder=folder, environment=environment)
@@ -354,12 +358,21 @@ def _gpu_devices() -> list[str]:
 
 def _batch_size(resolved: ResolvedJob) -> int:
     """Return the number of samples in a training step, from the flags of the bundled trainer."""
-    words = [word for arg in resolved.args for word in arg.split("=", 1)]
     processes = processes_of(resolved)
     for flag, factor in (("--batch-size", 1), ("--batch-size-per-gpu", processes)):
-        if flag in words[:-1] and (value := words[words.index(flag) + 1]).isdecimal():
+        if (value := _last_value(resolved.args, flag)).isdecimal():
             return int(value) * factor
     return 64  # the trainer's own default
+
+
+def _last_value(args: Sequence[str], flag: str) -> str:
+    """Return the value of a flag, given as --flag VALUE or --flag=VALUE: the last of several; or ""."""
+    values = [
+        arg.partition("=")[2] or after
+        for arg, after in zip(args, (*args[1:], ""), strict=True)
+        if arg == flag or arg.startswith(f"{flag}=")
+    ]
+    return values[-1] if values else ""
 
 
 def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> list[tuple[str, str]]:
@@ -393,7 +406,7 @@ def _played_job(job: _RehearsedJob, *, seconds: float, patience: float) -> Playe
         signal_lead_s=signal_option.seconds if signal_option else 0,
         only_batch_gets_signal=bool(signal_option and "B" in signal_option.flags),
         kill_wait=KILL_WAIT,
-        steps=3,
+        steps=STEPS,
         limit_s=int(time_s) if (time_s := script.resources.time) else 24 * 3600,
         seconds=seconds,
         patience=seconds if resolved.is_bundled else patience,
