@@ -145,7 +145,11 @@ FAULTS = [
         "partitions.gpu.nodes_min: 4 is more than nodes_max 2",
         "",
     ),
-    ("network: {gloo_socket_ifname: ^lo}", "gloo needs names of network interfaces, but '^lo' is not such a name", "ib0"),
+    (
+        "network: {gloo_socket_ifname: ^lo}",
+        "gloo needs names of network interfaces, but '^lo' is not such a name",
+        "ib0",
+    ),
     ("options: {mem: 5G, mem_per_cpu: 3G}", "--mem and --mem-per-cpu exclude each other", ""),
     (
         "partitions: {gpu: {cpus_per_node: 4}}\nmodes: {ddp: {cpus_per_task: 99}}",

@@ -200,8 +200,10 @@ def test_the_values_of_a_sweep_are_checked_with_all_processes(
 ) -> None:
     words = ("--profile", "perlmutter", "--account", "x", "--param", f"batch-size={values}", "--dry-run")
     done = command("sweep", "ddp", *words, "--", "--dataset", "fake")
-    found = re.findall(r"the trainer refuses its arguments: --batch-size (\d+) cannot be shared", done.err)
-    assert (found, done.status) == (refused, 3 if refused else 0), done.err
+    batch_sizes = re.findall(
+        r"the trainer refuses its arguments: --batch-size (\d+) cannot be shared", done.err
+    )
+    assert (batch_sizes, done.status) == (refused, 3 if refused else 0), done.err
 
 
 def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> SubmitArray:

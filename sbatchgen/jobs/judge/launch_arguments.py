@@ -164,7 +164,7 @@ def _why_broken(resolved: ResolvedJob, name: str, value: str) -> str:
 
 
 def _binding_fault(name: str, value: str) -> str:
-    """Return a message about a word of --cpu-bind or --gpu-bind that srun refuses; "" if there is none."""
+    """Return why srun refuses a word of --cpu-bind or --gpu-bind; "" for a word that srun takes."""
     if name == "gpu-bind":
         value, known_words = re.sub(r"^verbose,", "", value, flags=re.IGNORECASE), GPU_BIND
     else:
