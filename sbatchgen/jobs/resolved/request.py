@@ -68,7 +68,7 @@ def read_request(
     layers = _layers(job, flags, places, text)
     name, profile_by = _profile_name(job_options, places, layers)
     profile_file = places.profile(name)
-    profile = read_document(profile_file, Profile)
+    profile = read_document(profile_file, Profile, folder=folder)
     mode, job_name = _mode(job, flags, layers), _default_job_name(job)
 
     resolved = _resolved_in_partition(profile, layers, mode, job_name, check)
@@ -86,12 +86,13 @@ def read_request(
 
 def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[Layer]:
     """Return the layers of sbatchgen.yaml, of the job file and of the command line, the lowest first."""
-    layers = [flags]
+    layers, folder = [flags], places.folder
     if job not in MODES:
-        layers.insert(0, _read_layer(Level.JOB, _job_file(job) if text is None else Path(job), text))
+        job_file = _job_file(job, folder) if text is None else Path(job)
+        layers.insert(0, _read_layer(Level.JOB, job_file, folder, text))
     if project := places.project:
-        shown_path = Path(PROJECT_FILE) if project.parent == places.folder else project
-        layers.insert(0, _read_layer(Level.PROJECT, shown_path))
+        shown_path = Path(PROJECT_FILE) if project.parent == folder else project
+        layers.insert(0, _read_layer(Level.PROJECT, shown_path, folder))
     return layers
 
 
@@ -155,20 +156,24 @@ def _has_programs(layers: Sequence[Layer]) -> bool:
     return any(key.startswith("programs.") for layer in layers for key in layer.values)
 
 
-def _read_layer(level: Level, path: Path, text: str | None = None) -> Layer:
-    """Return the layer of a job file or of sbatchgen.yaml; `text` counts instead of the file's text."""
-    document = read_document(path, JobSpec, text)
+def _read_layer(level: Level, path: Path, folder: Path, text: str | None = None) -> Layer:
+    """Return the layer of a job file or of sbatchgen.yaml; `text` counts instead of the file's text.
+
+    `path` is relative to `folder`.
+    """
+    document = read_document(path, JobSpec, text, folder=folder)
     return job_layer(level, document.value, document.places)
 
 
-def _job_file(job: str) -> Path:
-    """Return the path of a job file; raise CommandLineError if it is not a file."""
+def _job_file(job: str, folder: Path) -> Path:
+    """Return the path of a job file relative to a folder; raise CommandLineError if it is not a file."""
     path = Path(job)
-    if not path.is_file():
+    if not (folder / path).is_file():
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
             # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
-            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}
+            found = (folder / path.parent).glob(f"*{path.suffix[:2]}*")
+            files = {file.stem: path.parent / file.name for file in found}
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
