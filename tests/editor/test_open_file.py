@@ -58,3 +58,10 @@ def test_the_job_file_is_searched_for_in_the_folder_of_the_request(project: Path
     with pytest.raises(CommandLineError) as caught:
         resolved_name("jobs.yaml")
     assert caught.value.problems[0].fix == "did you mean 'job.yaml'?"
+
+
+@pytest.mark.parametrize("job", ["job.*", "job.[", "job.?", "none/job.**"])
+def test_a_missing_file_may_have_the_signs_of_a_pattern(project: Path, job: str) -> None:
+    with pytest.raises(CommandLineError) as caught:
+        read_request(job, (), {}, environment=dict(os.environ), folder=project, check=check)
+    assert caught.value.problems[0].what == f"no job '{job}': it is neither a mode nor a file"

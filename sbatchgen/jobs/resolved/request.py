@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -172,7 +173,7 @@ def _job_file(job: str, folder: Path) -> Path:
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
             # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
-            found = (folder / path.parent).glob(f"*{path.suffix[:2]}*")
+            found = (folder / path.parent).glob(f"*{escape(path.suffix[:2])}*")
             files = {file.stem: path.parent / file.name for file in found}
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
