@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.choice import Check
     from sbatchgen.jobs.resolved.sweep import Sweep
 
+_FIRST_OPTION = 3  # the index of the first option of a command: sbatchgen render JOB --profile ...
 ONLY_PROFILE = "it is your only profile"  # why a profile was taken that the user has not named
 
 
@@ -246,14 +247,16 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
 
     `array` is the value of --array, and `words` are the options that name the points, such as --param.
     """
-    end, index = _end_of_options(request.rerun), request.rerun.index("--array")
-    job_and_options = (*request.rerun[2:index], *request.rerun[index + 2 : end])  # without --array
+    (_, _, job, *_), end = request.rerun, _end_of_options(request.rerun)
+    options_but_array = [
+        word for option in _options(request.rerun) if option[0] != "--array" for word in option
+    ]
     array_origin = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
     origins = {**request.resolved.origins, "options.array": array_origin}
     options = replace(request.resolved.options, array=OptionValue(array))
     return request._replace(
         resolved=replace(request.resolved, sweep=sweep, options=options, origins=origins),
-        rerun=("sbatchgen", "sweep", *job_and_options, *words, *request.rerun[end:]),
+        rerun=("sbatchgen", "sweep", job, *options_but_array, *words, *request.rerun[end:]),
     )
 
 
@@ -268,15 +271,27 @@ def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> lis
 
     `options` has their long names and values by turns: ["--nodes", "2", "--time", "01:00:00"].
     """
-    end, names = _end_of_options(command), options[::2]
-    kept_words = [
-        word
-        for previous, word in zip(("", *command), command[:end], strict=False)
-        if word not in names and previous not in names
-    ]
-    return [*kept_words, *options, *command[end:]]
+    names = options[::2]
+    kept_words = [word for option in _options(command) if option[0] not in names for word in option]
+    return [*command[:_FIRST_OPTION], *kept_words, *options, *command[_end_of_options(command) :]]
+
+
+def _options(command: Sequence[str]) -> list[Sequence[str]]:
+    """Return the options of a command, each with its value if it takes one.
+
+    A value may look like the name of an option: ["--comment", "--nodes"] is one option.
+    """
+    switches = {
+        name for option in parameters() if option.is_flag for name in (*option.opts, *option.secondary_opts)
+    }
+    options, index = [], _FIRST_OPTION
+    while index < len(command) and command[index] != "--":
+        word_count = 1 if command[index] in switches else 2
+        options.append(command[index : index + word_count])
+        index += word_count
+    return options
 
 
 def _end_of_options(command: Sequence[str]) -> int:
     """Return the index of the `--` before the trainer's arguments; without `--`, the number of words."""
-    return command.index("--") if "--" in command else len(command)
+    return _FIRST_OPTION + sum(map(len, _options(command)))
