@@ -87,7 +87,6 @@ def test_a_run_from_its_submission_to_its_end(site: Site) -> None:
     assert f"{site.work}/logs/plain-{job}.out" in page
 
 
-@pytest.mark.proof
 @pytest.mark.slow
 def test_a_command_runs_on_each_node_beside_the_training(site: Site) -> None:
     refused = site("exec", "plain", "--", "hostname")

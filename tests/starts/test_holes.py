@@ -12,7 +12,8 @@ import pytest
 
 from sbatchgen.base.errors import SlurmError
 from sbatchgen.check.script.resource_request import ResourceRequest
-from sbatchgen.jobs.resolved.request import with_replaced_options
+from sbatchgen.jobs.resolved.request import read_request, with_replaced_options, with_sweep
+from sbatchgen.jobs.resolved.sweep import grid
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
 from sbatchgen.jobs.slurm.partition import SlurmReservation, reservations_in
@@ -186,6 +187,36 @@ def test_an_option_takes_the_place_of_the_one_that_was_typed() -> None:
         *("sbatchgen", "submit", "ddp", "--time", "1:00", "--nodes", "2", "--partition", "gpu"),
         *("--", "--nodes", "9"),
     ]
+
+
+def test_values_that_look_like_options_stay(folder: Path) -> None:
+    run = (
+        "sbatchgen",
+        "submit",
+        "ddp",
+        "--comment",
+        "--nodes",
+        "--no-requeue",
+        "--time",
+        "1",
+        "--job-name",
+        "--",
+        "--",
+        "-x",
+    )
+    assert with_replaced_options(run, ("--nodes", "2", "--job-name", "new")) == [
+        *("sbatchgen", "submit", "ddp", "--comment", "--nodes", "--no-requeue", "--time", "1"),
+        *("--nodes", "2", "--job-name", "new", "--", "-x"),
+    ]
+    options = {"profile": "local", "comment": "--", "mail_user": "--array", "array": "0"}
+    request = read_request(
+        "single", ("-x",), options, environment={}, folder=folder, check=lambda _: [],
+    )  # fmt: skip
+    sweep = grid(("lr=1,2",), None, 0)
+    assert with_sweep(request, sweep, "0-1", ("--param", "lr=1,2")).rerun == (
+        *("sbatchgen", "sweep", "single", "--profile", "local", "--comment", "--", "--mail-user", "--array"),
+        *("--param", "lr=1,2", "--", "-x"),
+    )
 
 
 def test_a_controller_that_never_answers_is_asked_all_questions_at_once(

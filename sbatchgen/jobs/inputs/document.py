@@ -35,18 +35,22 @@ class Document(Generic[T]):
     places: Mapping[str, str]
 
 
-def read_document(path: Path, kind: type[T], text: str | None = None) -> Document[T]:
+def read_document(
+    path: Path, kind: type[T], text: str | None = None, *, folder: Path = Path()
+) -> Document[T]:
     """Return the file as the dataclass `kind`. `text` replaces the file's text, for example in an editor.
+
+    `path` is relative to `folder`, which is by default the current folder. Messages show `path` as it is.
 
     Raises DocumentError: the file can't be read, is not YAML, or does not fit the dataclass.
     """
-    return decode(_text(path) if text is None else text, kind, name=str(path))
+    return decode(_text(path, folder) if text is None else text, kind, name=str(path))
 
 
-def _text(path: Path) -> str:
-    """Return the text of a UTF-8 file; raises DocumentError if it can't be read."""
+def _text(path: Path, folder: Path) -> str:
+    """Return the text of a UTF-8 file in a folder; raises DocumentError if it can't be read."""
     try:
-        data = files.read_file(path, MAX_BYTES)
+        data = files.read_file(folder / path, MAX_BYTES)
     except OSError as error:
         what = f"can't read {path}: {error.strerror or error}"
         fix = "name a profile or a job" if error.errno == errno.EFBIG else ""

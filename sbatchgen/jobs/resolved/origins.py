@@ -110,7 +110,7 @@ def _documentation_by_place(request: Request) -> dict[str, list[str]]:
     several sources describe a line, only those with the longest key count.
     """
     cited: dict[str, list[tuple[int, str]]] = {}  # place -> pairs of a key's length and a web address
-    places = read_document(request.profile_file, Profile).places
+    places = read_document(request.profile_file, Profile, folder=request.places.folder).places
     for source in request.resolved.profile.sources:
         for key in source.keys:
             for at in {at for name, at in places.items() if f"{name}.".startswith(f"{key}.")}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.resolved.choice import Check
     from sbatchgen.jobs.resolved.sweep import Sweep
 
+_FIRST_OPTION = 3  # the index of the first option of a command: sbatchgen render JOB --profile ...
 ONLY_PROFILE = "it is your only profile"  # why a profile was taken that the user has not named
 
 
@@ -68,7 +70,7 @@ def read_request(
     layers = _layers(job, flags, places, text)
     name, profile_by = _profile_name(job_options, places, layers)
     profile_file = places.profile(name)
-    profile = read_document(profile_file, Profile)
+    profile = read_document(profile_file, Profile, folder=folder)
     mode, job_name = _mode(job, flags, layers), _default_job_name(job)
 
     resolved = _resolved_in_partition(profile, layers, mode, job_name, check)
@@ -86,12 +88,13 @@ def read_request(
 
 def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[Layer]:
     """Return the layers of sbatchgen.yaml, of the job file and of the command line, the lowest first."""
-    layers = [flags]
+    layers, folder = [flags], places.folder
     if job not in MODES:
-        layers.insert(0, _read_layer(Level.JOB, _job_file(job) if text is None else Path(job), text))
+        job_file = _job_file(job, folder) if text is None else Path(job)
+        layers.insert(0, _read_layer(Level.JOB, job_file, folder, text))
     if project := places.project:
-        shown_path = Path(PROJECT_FILE) if project.parent == places.folder else project
-        layers.insert(0, _read_layer(Level.PROJECT, shown_path))
+        shown_path = Path(PROJECT_FILE) if project.parent == folder else project
+        layers.insert(0, _read_layer(Level.PROJECT, shown_path, folder))
     return layers
 
 
@@ -155,20 +158,24 @@ def _has_programs(layers: Sequence[Layer]) -> bool:
     return any(key.startswith("programs.") for layer in layers for key in layer.values)
 
 
-def _read_layer(level: Level, path: Path, text: str | None = None) -> Layer:
-    """Return the layer of a job file or of sbatchgen.yaml; `text` counts instead of the file's text."""
-    document = read_document(path, JobSpec, text)
+def _read_layer(level: Level, path: Path, folder: Path, text: str | None = None) -> Layer:
+    """Return the layer of a job file or of sbatchgen.yaml; `text` counts instead of the file's text.
+
+    `path` is relative to `folder`.
+    """
+    document = read_document(path, JobSpec, text, folder=folder)
     return job_layer(level, document.value, document.places)
 
 
-def _job_file(job: str) -> Path:
-    """Return the path of a job file; raise CommandLineError if it is not a file."""
+def _job_file(job: str, folder: Path) -> Path:
+    """Return the path of a job file relative to a folder; raise CommandLineError if it is not a file."""
     path = Path(job)
-    if not path.is_file():
+    if not (folder / path).is_file():
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
             # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
-            files = {file.stem: file for file in path.parent.glob(f"*{path.suffix[:2]}*")}
+            found = (folder / path.parent).glob(f"*{escape(path.suffix[:2])}*")
+            files = {file.stem: path.parent / file.name for file in found}
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
@@ -240,14 +247,16 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
 
     `array` is the value of --array, and `words` are the options that name the points, such as --param.
     """
-    end, index = _end_of_options(request.rerun), request.rerun.index("--array")
-    job_and_options = (*request.rerun[2:index], *request.rerun[index + 2 : end])  # without --array
+    (_, _, job, *_), end = request.rerun, _end_of_options(request.rerun)
+    options_but_array = [
+        word for option in _options(request.rerun) if option[0] != "--array" for word in option
+    ]
     array_origin = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
     origins = {**request.resolved.origins, "options.array": array_origin}
     options = replace(request.resolved.options, array=OptionValue(array))
     return request._replace(
         resolved=replace(request.resolved, sweep=sweep, options=options, origins=origins),
-        rerun=("sbatchgen", "sweep", *job_and_options, *words, *request.rerun[end:]),
+        rerun=("sbatchgen", "sweep", job, *options_but_array, *words, *request.rerun[end:]),
     )
 
 
@@ -262,15 +271,27 @@ def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> lis
 
     `options` has their long names and values by turns: ["--nodes", "2", "--time", "01:00:00"].
     """
-    end, names = _end_of_options(command), options[::2]
-    kept_words = [
-        word
-        for previous, word in zip(("", *command), command[:end], strict=False)
-        if word not in names and previous not in names
-    ]
-    return [*kept_words, *options, *command[end:]]
+    names = options[::2]
+    kept_words = [word for option in _options(command) if option[0] not in names for word in option]
+    return [*command[:_FIRST_OPTION], *kept_words, *options, *command[_end_of_options(command) :]]
+
+
+def _options(command: Sequence[str]) -> list[Sequence[str]]:
+    """Return the options of a command, each with its value if it takes one.
+
+    A value may look like the name of an option: ["--comment", "--nodes"] is one option.
+    """
+    switches = {
+        name for option in parameters() if option.is_flag for name in (*option.opts, *option.secondary_opts)
+    }
+    options, index = [], _FIRST_OPTION
+    while index < len(command) and command[index] != "--":
+        word_count = 1 if command[index] in switches else 2
+        options.append(command[index : index + word_count])
+        index += word_count
+    return options
 
 
 def _end_of_options(command: Sequence[str]) -> int:
     """Return the index of the `--` before the trainer's arguments; without `--`, the number of words."""
-    return command.index("--") if "--" in command else len(command)
+    return _FIRST_OPTION + sum(map(len, _options(command)))

@@ -123,7 +123,7 @@ class OpenFile:
         for text in texts:
             with suppress(SbatchgenError):
                 file = self._places.profile(profile_named_in(self.path, named[1])) if named else self.path
-                document = read_document(file, Profile, text)
+                document = read_document(file, Profile, text, folder=self.path.parent)
                 break
         return ClusterFacts(document=document, folder=self.path.parent) if document else None
 
