@@ -20,13 +20,17 @@ _WIDTH = 110  # characters of a line
 _MIN_SIMILAR_STEPS = 3  # fewer similar steps do not share a text
 _MAX_DIFFERENT_WORDS = 4  # words in which similar steps may differ
 _LISTED_NODES = 6  # nodes whose numbers of GPUs are listed
-_MIN_REPEATED = 5  # variables for which a step says "as above"; fewer variables are repeated
+_MIN_REPEATED = (
+    5  # words of the list of variables, "env:" among them, that become "as above"; fewer are repeated
+)
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
 # Marks in a row of several processes. Each stands for the value that differs: the rank, the index or the name
 # of the node, or the number on the node.
 _MARKS = ("{rank}", "{node}", "{host}", "{local}")
 _OTHER_MARK = "{...}"  # the mark for a value that differs in another way
-_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_", "PATH", *GPU_VARIABLES)  # of variables that each job has
+# Variables that each job has.
+_HIDDEN_NAMES = ("PATH", *GPU_VARIABLES)
+_HIDDEN_PREFIXES = ("SLURM_", "SLURMD_")
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
@@ -43,7 +47,7 @@ def as_text(plan: DryRun, refusal: Finding | None = None, *, process: int | None
         refused = one_line(f"{plan.script.file}: {refusal.problem.what}{line}")
         lines = [refused, headline(plan).replace(plan.script.file, "mended, it may start", 1), ""]
     last_env: list[str] = []  # the words of the last `env:` paragraph
-    for paragraphs in _merged_texts([(step, [*_step_paragraphs(step, process)]) for step in plan.steps]):
+    for paragraphs in _merged_texts([[*_step_paragraphs(step, process)] for step in plan.steps]):
         for indent, words in paragraphs:
             is_env = words[0] == "env:" and process is None
             lines += _wrapped(indent, _new_variables(last_env, words) if is_env else words)
@@ -106,19 +110,18 @@ def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
     return ["env:", f"as above{', and' * bool(new)}", *new]
 
 
-def _merged_texts(steps: Sequence[tuple[Step, Paragraphs]]) -> Iterator[Paragraphs]:
+def _merged_texts(steps: Sequence[Paragraphs]) -> Iterator[Paragraphs]:
     """Yield the text of each step. Similar steps of one line share a text with the values of all steps.
 
-    Steps are similar if their paragraphs have the same indents and the same numbers of words.
+    Consecutive steps are similar if they have the same first paragraph, and their other paragraphs have the
+    same indents, the same numbers of words and at most `_MAX_DIFFERENT_WORDS` different words.
     """
 
-    def layout(item: tuple[Step, Paragraphs]) -> tuple[int, list[tuple[str, int]]]:
-        step, text = item
-        return step.line, [(indent, len(words)) for indent, words in text]
+    def layout(text: Paragraphs) -> tuple[list[str], list[tuple[str, int]]]:
+        return text[0][1], [(indent, len(words)) for indent, words in text]
 
     for _, group in groupby(steps, layout):
-        texts = [text for _, text in group]
-        # The first paragraph, with the line and the number of processes, is left out of the comparison.
+        texts = [*group]
         rows_of_steps = ([words for _, words in text[1:]] for text in texts)
         # For each paragraph, and for each word in it: the words of all steps at this place.
         columns = [[*zip(*rows, strict=True)] for rows in zip(*rows_of_steps, strict=True)]
@@ -142,9 +145,11 @@ def _values_text(words: Sequence[str]) -> str:
     # The part up to the last = is written once, if all words have it.
     heads = {text.rpartition("=")[0] for text in different}
     head = f"{heads.pop()}=" if len(heads) == 1 and "=" in different[0] else ""
-    values = [text.removeprefix(head) for text in different]
+    # So is a colon or a comma at the end.
+    tail = next((mark for mark in ":," if all(text.endswith(mark) for text in different)), "")
+    values = [text.removeprefix(head).removesuffix(tail) for text in different]
     shown = ", ".join(values) if len(values) < 4 else f"{values[0]}, {values[1]} ... {values[-1]}"
-    return f"{head}{{{shown}}}"
+    return f"{head}{{{shown}}}{tail}"
 
 
 def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
@@ -199,12 +204,13 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
         gpus = ["one GPU each, by rank"]
         if counts != [1]:
             gpus = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
-    yield "  ", [f"{name} on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(gpus)}", *gpus]
+    yield "  ", [name, "on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(gpus)}", *gpus]
     yield "    ", [*map(_shown_word, _folded_row([process.argv for process in group], group))]
     yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
         yield "    ", ["container:", one_line(first.container)]
-    names = [name for name in first.env if full or not name.startswith(_HIDDEN_PREFIXES)]
+    all_names = dict.fromkeys(name for process in group for name in process.env)
+    names = [name for name in all_names if full or not _is_hidden(name)]
     values = [
         tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
     ]
@@ -212,9 +218,15 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
         yield "    ", ["env:", *map(_shown_word, _folded_row(values, group))]
 
 
+def _is_hidden(name: str) -> bool:
+    """Return whether a plan leaves out a variable, because each job has it."""
+    return name in _HIDDEN_NAMES or name.startswith(_HIDDEN_PREFIXES)
+
+
 def _assignment(name: str, value: str | None, *, full: bool) -> str:
+    """Return a variable with its value, which is cut unless `full`; None stands for a missing variable."""
     if value is None:
-        return f"{name} unset"
+        return f"{name}=<unset>"
     shown = value if full or len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
     return f"{name}={shown}"
 
@@ -243,8 +255,9 @@ def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) 
     for column in zip(*rows, strict=True):
         text = column[0]
         if len(set(column)) > 1:
-            head, equals, _ = text.rpartition("=")
-            values = [cell.rpartition("=")[2] for cell in column]
+            heads = {cell.rpartition("=")[0] for cell in column}
+            head, equals, _ = text.rpartition("=") if len(heads) == 1 else ("", "", "")
+            values = [cell.removeprefix(f"{head}{equals}") for cell in column]
             values_of_marks = (
                 [str(process.rank) for process in group],
                 [process.env.get("SLURM_NODEID") or "0" for process in group],
@@ -258,8 +271,8 @@ def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) 
 
 
 def _shown_word(text: str) -> str:
-    """Return a word with quotes if bash needs them. A mark gets none, and a long word is cut."""
-    shown = one_line(text if text.startswith("{") or "={" in text else word(text))
+    """Return a word with quotes if bash needs them, cut if it is long. A word with a mark has no quotes."""
+    shown = one_line(text if text.endswith((*_MARKS, _OTHER_MARK)) else word(text))
     return shown if len(shown) < 400 else f"{shown[:400]}..."
 
 
