@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -31,11 +32,25 @@ MAX_LEAD_S = 65535  # the most seconds between a --signal and the time limit: sb
 HERE_ALONE = {"seconds": "--seconds", "stop_after": "--stop-after", "network": "--network", "see": "--see"}
 
 
+class _Seconds(click.FloatRange):
+    """A number of seconds from 1 on. click.FloatRange takes nan and inf too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number; fail for a text that is not a finite number."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return number
+
+
+SECONDS = _Seconds(min=1)
+
+
 @click.command(cls=JobCommand)
 @click.option(
     "--seconds",
     metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=SECONDS,
     default=120,
     show_default=True,
     help="Limit the time of each start until its first steps, and of the last start until its end.",
@@ -43,7 +58,7 @@ HERE_ALONE = {"seconds": "--seconds", "stop_after": "--stop-after", "network": "
 @click.option(
     "--stop-after",
     metavar="SECONDS",
-    type=click.FloatRange(min=1),
+    type=SECONDS,
     default=30,
     show_default=True,
     help="Stop a trainer that prints no steps after this time.",
@@ -88,6 +103,9 @@ def rehearse(
     from sbatchgen.lab.rehearsal.rehearsal import rehearse as run_here
 
     if cluster:
+        if job_options.get("profile"):
+            what = "--profile and --on both name a profile"
+            raise CommandLineError.of(what, at="--on", fix="leave --profile out")
         outcomes = _rehearse_on_cluster(job, args, {**job_options, "profile": cluster}, yes=yes)
         _print_outcomes(outcomes, {"rows": outcomes}, form)
         sys.exit(any(row.outcome == "failed" for row in outcomes))

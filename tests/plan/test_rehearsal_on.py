@@ -103,3 +103,17 @@ def test_a_run_that_is_not_in_the_index_is_found_by_its_folder(
     shown = command("status", "--scan", str(folder))
     assert "-rehearsal" in shown.out
     assert rehearse.SHORT_TIME in script(submitted)
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--stop-after"])
+@pytest.mark.parametrize("value", ["nan", "inf", "soon"])
+def test_a_time_that_is_not_finite_is_refused(command: Command, option: str, value: str) -> None:
+    refused = command("rehearse", "single", "--profile", "local", option, value)
+    assert (refused.status, f"'{value}' is not a number" in refused.err) == (2, True), refused.err
+
+
+def test_a_second_profile_is_refused(submitted: Path, command: Command) -> None:
+    refused = command(*WORDS, "--profile", "nosuch")
+    assert (refused.status, refused.out) == (2, "")
+    assert "--profile and --on both name a profile" in refused.err
+    assert not (submitted / "runs").exists()

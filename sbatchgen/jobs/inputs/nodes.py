@@ -44,7 +44,11 @@ class Problems:
         more = self.count - len(self._shown)
         if not more:
             return DocumentError(self._shown)
-        rest = Problem(f"and {more} more problems", self.name, "fix the first ones and try again")
+        rest = Problem(
+            f"and {more} more problems" if more > 1 else "and 1 more problem",
+            self.name,
+            "fix the first ones and try again",
+        )
         return DocumentError([*self._shown, rest])
 
     def end(self, line: int, what: str, fix: str = "") -> DocumentError:

@@ -10,7 +10,7 @@ import yaml
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.keys import keys_of
-from sbatchgen.base.quoting import first_names, visible
+from sbatchgen.base.quoting import counted, first_names, visible
 from sbatchgen.base.units import Text
 from sbatchgen.check.cluster_facts import Qos
 from sbatchgen.jobs.inputs.completion import known_names
@@ -92,7 +92,7 @@ class ClusterFacts:
             state = partition.state if partition.state != "up" else ""
             return ", ".join(filter(None, (*gpus, limit, state)))
         if kind == "licenses":
-            return f"{(self.profile.licenses or {})[Text(name)]} licenses"
+            return counted((self.profile.licenses or {})[Text(name)], "license")
         limits = as_data(self.profile.qos[Text(name)]) if kind == "qos" and name in self.profile.qos else {}
         return ", ".join(f"{key}: {value}" for key, value in limits.items())
 
