@@ -174,8 +174,8 @@ def _job_file(job: str, folder: Path) -> Path:
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
             # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
-            found = (folder / path.parent).glob(f"*{escape(path.suffix[:2])}*")
-            files = {file.stem: path.parent / file.name for file in found}
+            similar_files = (folder / path.parent).glob(f"*{escape(path.suffix[:2])}*")
+            files = {file.stem: path.parent / file.name for file in similar_files}
             near = files.get(nearest(path.stem, files))
             fix = f"did you mean '{near}'?" if near else "name a mode, or a file that exists"
         raise CommandLineError.of(f"no job '{job}': it is neither a mode nor a file", fix=fix)
