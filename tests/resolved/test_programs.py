@@ -61,13 +61,13 @@ def test_without_nodes_all_share_one() -> None:
         (HEAD + "  b: {command: [b], beside: c}\n", "b runs beside 'c', which has no nodes here", ""),
         (
             HEAD + "  b: {command: [b], beside: a, nodes: 1}\n",
-            "one task on each of its nodes",
+            "a program beside a runs once on each node of a",
             "remove nodes",
         ),
         (HEAD + "  b: {command: [b], replicas: 3, nodes: 2}\n", "3 replicas on 2 nodes", "as 4"),
         (HEAD + "    replicas: 2\n", "the job ends with one program", "remove replicas or main"),
         (HEAD + "    optional: true\n", "the main program ends the job", "remove optional or main"),
-        (HEAD + "    ready: {log: up}\n", "has the job's log", "use url, port or file"),
+        (HEAD + "    ready: {log: up}\n", "writes to the job's log", "use url, port or file"),
         (
             HEAD + "  b: {command: [b], ready: {port: true}}\n",
             "'true' is not a port",
@@ -88,9 +88,9 @@ def test_without_nodes_all_share_one() -> None:
         (
             HEAD + "  b: {command: [b], options: {partition: cpu}}\n",
             "unknown key 'options' in programs.b",
-            "there are no heterogeneous jobs here",
+            "because sbatchgen makes no heterogeneous jobs",
         ),
-        (HEAD + "    ready: {url: x, port: '1'}\n", "by one of url, port, file and log", "keep one"),
+        (HEAD + "    ready: {url: x, port: '1'}\n", "exactly one of url, port, file and log", "keep one"),
         (HEAD + "    ready: {url: x, within: 10}\n", "not a time with a unit", ""),
         (HEAD + "".join(f"  b{n}: {{command: [b]}}\n" for n in range(64)), "at most 64", "join"),
     ],

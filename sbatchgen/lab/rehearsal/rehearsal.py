@@ -4,6 +4,7 @@ In the sandbox, `controller.py` plays Slurm, and `tasks.py` plays srun. `outcome
 """
 
 import contextlib
+import itertools
 import json
 import marshal
 import math
@@ -369,7 +370,7 @@ def _last_value(args: Sequence[str], flag: str) -> str:
     """Return the value of a flag, given as --flag VALUE or --flag=VALUE: the last of several; or ""."""
     values = [
         arg.partition("=")[2] or after
-        for arg, after in zip(args, (*args[1:], ""), strict=True)
+        for arg, after in itertools.pairwise((*args, ""))
         if arg == flag or arg.startswith(f"{flag}=")
     ]
     return values[-1] if values else ""
