@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -171,6 +170,8 @@ def _job_file(job: str, folder: Path) -> Path:
     """Return the path of a job file relative to a folder; raise CommandLineError if it is not a file."""
     path = Path(job)
     if not (folder / path).is_file():
+        from glob import escape  # only a wrong name needs the module
+
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
             # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
