@@ -17,11 +17,15 @@ SUBMIT = f"{sys.executable} -m sbatchgen submit job.sh --yes"
 ENV = {"PYTHONPATH": str(REPOSITORY)}
 
 
+# No job starts: a signal to one that is just starting is lost, and then Slurm waits for KillWait, a minute.
+LATER = SCRIPT.replace("#SBATCH --time=60\n", "#SBATCH --time=60\n#SBATCH --begin=now+1hour\n")
+
+
 @pytest.fixture
 def home(cluster: Cluster) -> Iterator[Cluster]:
     """A user with a script and no budget."""
     cluster.run(["rm", "-rf", "twin", ".local", ".config/sbatchgen/settings.yaml"])
-    cluster.put("twin/job.sh", SCRIPT)
+    cluster.put("twin/job.sh", LATER)
     yield cluster
     cluster.run(["scancel", "--me"])
     cluster.until(lambda: not jobs(cluster), "no job")  # none that is still completing
@@ -43,7 +47,7 @@ def test_of_twenty_at_once_one_is_submitted(home: Cluster) -> None:
 
 def test_other_jobs_at_once_are_all_submitted(home: Cluster) -> None:
     for number in range(8):
-        home.put(f"twin/{number}.sh", SCRIPT.replace("300", f"30{number}"))
+        home.put(f"twin/{number}.sh", LATER.replace("300", f"30{number}"))
     each = SUBMIT.replace("job.sh", "$i.sh")
     every = (
         f"for i in $(seq 0 7); do ({each} >$i.job 2>$i.err; echo $? >$i.status) & done; wait; cat *.status"
