@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import io
 import itertools
@@ -42,7 +43,7 @@ PROOFS = frozenset(
     jobs/test_apptainer.py jobs/test_chains.py jobs/test_bad_nodes.py jobs/test_containers.py jobs/test_engines.py
     jobs/test_kinds_of_programs.py jobs/test_late_imports.py jobs/test_own_trainer.py jobs/test_survival.py
     jobs/test_tutorials.py page/test_identity.py page/test_walks.py rules/test_proofs.py
-    starts/test_benchmark.py starts/test_pieces.py training/test_exact.py training/test_finetuned.py training/test_moments.py training/test_seen.py training/test_starts.py
+    starts/test_benchmark.py starts/test_pieces.py training/test_exact.py training/test_finetuned.py training/test_moments.py training/test_plain_loop.py training/test_seen.py training/test_starts.py
     trust/test_battery.py trust/test_colleague.py trust/test_ways.py
     """.split()
 )
@@ -90,13 +91,16 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files that need torch are not loaded where they are left out: it takes longer than all others."""
-    apart = "not torch" in config.option.markexpr and _is_in(TORCH, _name(collection_path))
-    return True if apart else None  # None: as the other options say
+    """Do not load files that are left out whole: those that need torch take longer than all others to load."""
+    left_out, name = config.option.markexpr, _name(collection_path)
+    no_torch = "not torch" in left_out and _is_in(TORCH, name)
+    no_proofs = "not proof" in left_out and f"tests/{name}" in PROOFS
+    return True if no_torch or no_proofs else None  # None: as the other options say
 
 
+@functools.cache  # asked for each test
 def _name(path: Path) -> str:
-    """The name of a test file, from tests/ on."""
+    """Return the name of a test file, from tests/ on."""
     return (
         path.relative_to(REPOSITORY / "tests").as_posix() if path.is_relative_to(REPOSITORY / "tests") else ""
     )
