@@ -7,6 +7,7 @@ import os
 import click
 
 from sbatchgen.base.errors import CommandLineError
+from sbatchgen.base.quoting import word
 from sbatchgen.cli.output import current_folder, note, put
 
 
@@ -41,4 +42,4 @@ def trust(folder: str | None, *, remove: bool) -> None:
         f"note: {real_folder} is trusted: sbatchgen.yaml, .sbatchgen and .git in it and below count as yours"
     )
     note(f"note: these can write the folder, and decide with you what your jobs run: {other_writers}")
-    note(f"note: to trust it no longer: sbatchgen trust --remove {real_folder}")
+    note(f"note: to trust it no longer: sbatchgen trust --remove {word(str(real_folder))}")

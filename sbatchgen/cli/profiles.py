@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sbatchgen.base.errors import CommandLineError, DocumentError, SbatchgenError, did_you_mean
-from sbatchgen.base.quoting import one_line, visible
+from sbatchgen.base.quoting import one_line, visible, word
 from sbatchgen.cli.output import (
     FORMAT,
     YES,
@@ -183,11 +183,11 @@ def profile_discover(name: str | None, new_file: str | None, old_profile: str | 
     from sbatchgen.base import files
 
     if os.path.lexists(new_file):
-        fix = f"bring it up to date: --update {new_file}; or name another file"
+        fix = f"bring it up to date: --update {word(str(new_file))}; or name another file"
         raise DocumentError.of(f"{new_file} exists", fix=fix)
     Path(new_file).parent.mkdir(parents=True, exist_ok=True)
     files.write(Path(new_file), text.encode())
-    note(f"wrote {new_file}; next: sbatchgen profile check {new_file}")
+    note(f"wrote {new_file}; next: sbatchgen profile check {word(str(new_file))}")
 
 
 def _update_profile(name: str, cluster: LiveCluster, *, today: str, yes: bool) -> None:
@@ -252,7 +252,7 @@ def profile_check(names: tuple[str, ...], *, live: bool, form: str) -> None:
                 differences = comparison.differences(_read_profile(file), cluster)
                 # The user can't edit a profile of others. --update writes a copy.
                 is_foreign = places.own_copy(file) != file
-                fix = f"sbatchgen profile discover --update {name}" if is_foreign else ""
+                fix = f"sbatchgen profile discover --update {word(name)}" if is_foreign else ""
                 findings_by_name[name] += comparison.findings(differences, str(file), fix)
         except DocumentError as error:
             findings_by_name[name] = [Finding("error", problem) for problem in error.problems]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from sbatchgen.base.errors import CommandLineError, DocumentError, Problem
-from sbatchgen.base.quoting import ALSO, numbers_as_text
+from sbatchgen.base.quoting import ALSO, numbers_as_text, word
 from sbatchgen.cli.output import (
     FORMAT,
     complete_run,
@@ -165,11 +165,12 @@ def _read_histories(name: str, pattern: str) -> list[History]:
     if not histories:
         what = "nothing was measured in the points of this sweep so far"
         raise DocumentError.of(
-            what, at=str(folder), fix=f"sbatchgen status {name}{ALSO}{FIX_WITHOUT_NUMBERS}"
+            what, at=str(folder), fix=f"sbatchgen status {word(name)}{ALSO}{FIX_WITHOUT_NUMBERS}"
         )
     if without_metrics:
         numbers = numbers_as_text(without_metrics)
-        note(f"note: nothing was measured so far in {numbers} of {len(sweep.points)} points")
+        missing_count, point_count = len(without_metrics), len(sweep.points)
+        note(f"note: {missing_count} of {point_count} points have no metrics so far: {numbers}")
     return histories
 
 

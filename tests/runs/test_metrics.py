@@ -217,7 +217,7 @@ def test_a_sweep_is_plotted_point_by_point(folder: Path, command: Command) -> No
     drawn = command("plot", "lr", "--text")
     assert drawn.status in (0, None), drawn.err
     assert drawn.out.splitlines()[-1] == "a 0 (lr 0.1), b 1 (lr 0.2); capital letters: validation"
-    assert drawn.err == "note: nothing was measured so far in 2 of 3 points\n"
+    assert drawn.err == "note: 1 of 3 points have no metrics so far: 2\n"
     single = command("plot", "lr/1", "--text").out
     assert single.splitlines()[-1].startswith("a 1;")
 

@@ -240,7 +240,7 @@ class Places:
         file = Path(self.new_profile)
         new_name = name if _PLAIN_NAME.fullmatch(name) else file.stem
         new_file = word(str(file.with_name(f"{new_name}.yaml")))
-        discover = f"sbatchgen profile discover --name {new_name} --write {new_file}"
+        discover = f"sbatchgen profile discover --name {word(new_name)} --write {new_file}"
         return f"describe this cluster: {discover}; sbatchgen profile list shows the others"
 
     def _file_of_profile(self, name: str) -> Path | None:

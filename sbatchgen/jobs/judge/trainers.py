@@ -63,7 +63,9 @@ def _not_a_trainer(job: TrainerJob) -> Iterator[Hit]:
         programs = [part.rpartition("/")[2] for part in first_line.decode("latin-1")[2:].split()[:2]]
         if first_line.startswith(b"#!") and not SHELLS.isdisjoint(programs):
             what = f"{trainer} is a script of shell: python3 can't run it"
-            fix = f"name the Python program that it starts{OR}if it is a job: sbatchgen submit {trainer}"
+            fix = (
+                f"name the Python program that it starts{OR}if it is a job: sbatchgen submit {word(trainer)}"
+            )
             yield Hit(job.at("trainer"), what, fix)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sbatchgen.base.errors import CommandLineError, did_you_mean, nearest
 from sbatchgen.base.machine.search_path import in_shell
 from sbatchgen.base.quoting import first_names
+from sbatchgen.base.quoting import word as quoted
 from sbatchgen.base.texts import JobName
 from sbatchgen.base.units import OptionValue, ShellPath, is_utf8
 from sbatchgen.jobs.inputs.document import Document, read_document
@@ -216,7 +217,8 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
         what = f"no profile is named, and you have several: {first_names(names, 5)}"
         fix = f"add --profile {names[0]}, or export SBATCHGEN_PROFILE={names[0]}"
         raise CommandLineError.of(what, fix=fix)
-    fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {places.new_profile}"
+    new_file = quoted(str(places.new_profile))
+    fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {new_file}"
     fix += (
         "; or add --profile with a name that sbatchgen profile list shows; --profile local runs the job here"
     )

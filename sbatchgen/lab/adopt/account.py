@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, SbatchgenError
-from sbatchgen.base.quoting import OR, numbers_as_text
+from sbatchgen.base.quoting import OR, numbers_as_text, word
 from sbatchgen.lab.adopt.adoption import Adoption
 from sbatchgen.lab.adopt.remarks import UNREMARKABLE, join
 from sbatchgen.lab.adopt.training import NO_TRAINING
@@ -55,7 +55,7 @@ def as_yaml(adoption: Adoption) -> str:
 
 def refusal(adoption: Adoption) -> SbatchgenError:
     """Return the error for an adoption without a job, or with lost lines: its files are not written."""
-    as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {adoption.script}"
+    as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {word(adoption.script)}"
     if adoption.scheduler:
         as_it_is = f"submit the script as it is where {adoption.scheduler} runs"
     if not adoption.job:

@@ -12,6 +12,7 @@ from pathlib import Path
 from sbatchgen.base.errors import DocumentError, SbatchgenError
 from sbatchgen.base.finding import Finding
 from sbatchgen.base.frozen import cached_property, frozen
+from sbatchgen.base.quoting import word
 from sbatchgen.base.units import is_utf8
 from sbatchgen.check.lint.linter import lint, marks_secret
 from sbatchgen.check.sbatch.header import READ_KINDS
@@ -121,7 +122,7 @@ def _refuse_unreadable(script: JobScript) -> None:
     if refusal := script.sbatch.refusal:
         what = f"sbatch refuses the script: {refusal.text or 'an option asks for help'}"
         at = f"{script.file}:{refusal.line}" if refusal.line else script.file
-        raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {script.file}")
+        raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {word(script.file)}")
     if not is_utf8(script.text):
         raise DocumentError.of(f"{script.file} is not UTF-8", fix="make it UTF-8, as iconv -f LATIN1 does")
     language = script.body.language
@@ -129,7 +130,9 @@ def _refuse_unreadable(script: JobScript) -> None:
         what = f"{script.file} is a script of {language}, not of bash"
         raise DocumentError.of(what, at=f"{script.file}:1")
     for fault in script.body.faults:
-        raise DocumentError.of(fault.message, at=f"{script.file}:{fault.line}", fix=f"bash -n {script.file}")
+        raise DocumentError.of(
+            fault.message, at=f"{script.file}:{fault.line}", fix=f"bash -n {word(script.file)}"
+        )
 
 
 def _convert(draft: Draft, simplified: SimplifiedScript) -> None:

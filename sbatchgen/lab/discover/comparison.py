@@ -7,7 +7,7 @@ from typing import Any
 from sbatchgen.base.errors import Problem
 from sbatchgen.base.finding import Finding, Severity
 from sbatchgen.base.frozen import frozen
-from sbatchgen.base.quoting import first_names
+from sbatchgen.base.quoting import first_names, word
 from sbatchgen.check.sbatch.hostlist import hosts
 from sbatchgen.jobs.inputs.document import Document, decode
 from sbatchgen.jobs.inputs.profile import Partition, Profile
@@ -231,7 +231,9 @@ def findings(rows: Sequence[Difference], file: str, fix_all: str = "") -> Iterat
             yield Finding(row.severity, Problem(what, row.at, fix and (fix_all or fix)))
     if new := [row.key for row in rows if not row.at]:
         what = f"missing from the profile: {first_names(new, 5)}"
-        yield Finding("info", Problem(what, file, fix_all or f"sbatchgen profile discover --update {file}"))
+        yield Finding(
+            "info", Problem(what, file, fix_all or f"sbatchgen profile discover --update {word(file)}")
+        )
 
 
 def _shortened(text: str) -> str:
