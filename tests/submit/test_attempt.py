@@ -192,7 +192,7 @@ KILLED_AT = """
 import os, sys
 from sbatchgen.__main__ import main
 from sbatchgen.jobs.runs import record, submitted_scripts
-MODULE.keep = lambda *_: os.kill(os.getpid(), 9)
+FUNCTION = lambda *_: os.kill(os.getpid(), 9)
 main()
 """
 
@@ -203,8 +203,8 @@ main()
     [
         ("murder", ("-m", "sbatchgen")),
         ("orphan", ("-m", "sbatchgen")),
-        ("accept", ("-c", KILLED_AT.replace("MODULE", "submitted_scripts"))),
-        ("accept", ("-c", KILLED_AT.replace("MODULE", "record"))),
+        ("accept", ("-c", KILLED_AT.replace("FUNCTION", "submitted_scripts.keep_script"))),
+        ("accept", ("-c", KILLED_AT.replace("FUNCTION", "record.write_accepted"))),
     ],
 )
 def test_a_job_of_a_killed_command_is_known_to_the_next_one(
