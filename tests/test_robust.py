@@ -20,8 +20,8 @@ from sbatchgen.check.lint.workers import spread
 from sbatchgen.check.rules import judge
 from sbatchgen.jobs.inputs.document import decode
 from sbatchgen.jobs.inputs.job_file import JobSpec
-from sbatchgen.jobs.inputs.nodes import MAX_DEPTH, MAX_SHOWN
 from sbatchgen.jobs.inputs.profile import Profile
+from sbatchgen.jobs.inputs.yaml_nodes import MAX_DEPTH, MAX_SHOWN
 from tests.conftest import Command
 
 CPU_S = 20  # of processor time, which other work on the machine does not use up; a bomb took minutes

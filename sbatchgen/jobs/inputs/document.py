@@ -18,7 +18,7 @@ from sbatchgen.base.errors import DocumentError, did_you_mean, nearest
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.keys import key_of, keys_of, without_none
 from sbatchgen.base.units import RefusedValueError, whole_number
-from sbatchgen.jobs.inputs.nodes import Problems, compose, cut, is_nothing, is_null, line_of
+from sbatchgen.jobs.inputs.yaml_nodes import Problems, compose, is_nothing, is_null, line_of, shortened
 
 T = TypeVar("T")
 
@@ -141,7 +141,7 @@ class _Decoder:
             else:
                 lines[text] = line_of(key)
                 key_path = f"{path}.{text}" if path else text
-                self.places[key_path] = f"{self.problems.name}:{lines[text]}"
+                self.places[key_path] = f"{self.problems.file}:{lines[text]}"
                 yield _Entry(key_path, text, key, value)
 
     def decode_record(self, node: Node, kind: Any, path: str) -> Any:
@@ -265,9 +265,9 @@ def parse_scalar(text: str, kind: Any) -> Any:
     Raises ValueError with one sentence about the expected value, and perhaps a fix (RefusedValueError).
     """
     if get_origin(kind) is Literal and text not in get_args(kind):
-        raise ValueError(cut(f"'{text}' is not one of {', '.join(get_args(kind))}"))
+        raise ValueError(shortened(f"'{text}' is not one of {', '.join(get_args(kind))}"))
     if kind is bool and text not in _BOOLS:
-        raise ValueError(cut(f"'{text}' is not true or false"))
+        raise ValueError(shortened(f"'{text}' is not true or false"))
     if kind is bool:
         return _BOOLS[text]
     try:
@@ -275,7 +275,7 @@ def parse_scalar(text: str, kind: Any) -> Any:
             return kind.parse(text)
         return whole_number(text) if kind is int else text
     except ValueError as error:
-        raise RefusedValueError(cut(str(error)), getattr(error, "fix", "")) from error
+        raise RefusedValueError(shortened(str(error)), getattr(error, "fix", "")) from error
 
 
 def parse_value(text: str, kind: Any) -> Any:

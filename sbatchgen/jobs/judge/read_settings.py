@@ -161,7 +161,7 @@ def _refuse_unknown_ids(ids: Mapping[str, str], *, whole: bool = False) -> None:
     unknown = [rule for rule in ids if rule not in known and (whole or not is_known(rule, known))]
     if not unknown:
         return
-    from sbatchgen.jobs.inputs.nodes import MAX_SHOWN
+    from sbatchgen.jobs.inputs.yaml_nodes import MAX_SHOWN
 
     problems = [
         Problem(f"no rule '{rule[:LONGEST_ID]}'", ids[rule], did_you_mean(rule[:LONGEST_ID], rules()))

@@ -1,4 +1,4 @@
-"""YAML's nodes with their lines, from the text of a file, and the problems of the text.
+"""Reads the text of a YAML file as nodes, each with its line, and collects the problems of the text.
 
 `document` makes values of the nodes. The depth and the number of values have limits, so that no file takes
 long to read. Tags and directives are refused.
@@ -25,10 +25,10 @@ _BASES: Any = (yaml.composer.Composer, yaml.CBaseLoader) if yaml.__with_libyaml_
 
 
 class Problems:
-    """The problems of a file; an error shows the first MAX_SHOWN of them."""
+    """The problems of one file, in the order in which they are found."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, file: str) -> None:
+        self.file = file
         self.count = 0
         self._shown: list[Problem] = []
 
@@ -37,7 +37,7 @@ class Problems:
         self.count += 1
         if self.count <= MAX_SHOWN:
             text = fix if isinstance(fix, str) else fix()
-            self._shown.append(Problem(cut(what), f"{self.name}:{line}", cut(text)))
+            self._shown.append(Problem(shortened(what), f"{self.file}:{line}", shortened(text)))
 
     def error(self) -> DocumentError:
         """Return one error with the first MAX_SHOWN problems and the number of the others."""
@@ -46,19 +46,19 @@ class Problems:
             return DocumentError(self._shown)
         rest = Problem(
             f"and {more} more problems" if more > 1 else "and 1 more problem",
-            self.name,
+            self.file,
             "fix the first ones and try again",
         )
         return DocumentError([*self._shown, rest])
 
-    def end(self, line: int, what: str, fix: str = "") -> DocumentError:
+    def fatal(self, line: int, what: str, fix: str = "") -> DocumentError:
         """Add a problem after which reading can't continue, and return the error to raise."""
         self.add(line, what, fix)
         return self.error()
 
 
-def cut(text: str) -> str:
-    """Return a message without the middle of a very long value."""
+def shortened(text: str) -> str:
+    """Return a message; of one with more than MAX_TEXT characters, only its start and its end."""
     half = MAX_TEXT // 2
     return text if len(text) <= MAX_TEXT else f"{text[:half]} ... {text[-half:]}"
 
@@ -73,10 +73,12 @@ def compose(text: str, problems: Problems) -> yaml.Node:
         line = text.count("\n", 0, match.start()) + 1
         column = match.start() - text.rfind("\n", 0, match.start())
         what = f"not valid YAML: the control character U+{ord(match[0]):04X} in column {column}"
-        raise problems.end(line, what, "save it as UTF-8 text" if match[0] == "\0" else "remove it")
+        raise problems.fatal(line, what, "save it as UTF-8 text" if match[0] == "\0" else "remove it")
     if "%" in text and (match := re.search(_DIRECTIVE, text)):
         line = text.count("\n", 0, match.end()) + 1
-        raise problems.end(line, "a line starts with %: YAML directives are not supported", "remove the line")
+        raise problems.fatal(
+            line, "a line starts with %: YAML directives are not supported", "remove the line"
+        )
     try:
         root: yaml.Node | None = _Composer(text, problems).get_single_node()
     except yaml.MarkedYAMLError as error:
@@ -87,7 +89,7 @@ def compose(text: str, problems: Problems) -> yaml.Node:
             fix = "remove the --- before it, or put it into a file of its own"
         elif mark and re.match(r" *\t", "".join(text.split("\n")[mark.line : mark.line + 1])):
             what, fix = "not valid YAML: a tab indents the line", "indent it with spaces"
-        raise problems.end(mark.line + 1 if mark else 1, what, fix) from error
+        raise problems.fatal(mark.line + 1 if mark else 1, what, fix) from error
     return compose("{}", problems) if root is None or is_nothing(root) else root
 
 
@@ -98,8 +100,11 @@ class _Composer(*_BASES):  # type: ignore[misc]
         _BASES[-1].__init__(self, text)  # the parser
         self.anchors: dict[str, yaml.Node] = {}
         self.problems = problems
-        self.depth = self.count = 0  # of nested nodes around the next node; of values so far
-        self.sizes: dict[str, int] = {}  # anchor whose value has been read to its end -> number of its values
+        self.depth = 0  # how many lists and mappings the next node is in
+        self.count = 0  # how many values were read
+        self.sizes: dict[
+            str, int
+        ] = {}  # the number of values below each anchor; no anchor that is still being read
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         """Return the next node; PyYAML calls this method for each node."""
@@ -107,14 +112,14 @@ class _Composer(*_BASES):  # type: ignore[misc]
         line, is_alias = event.start_mark.line + 1, isinstance(event, yaml.AliasEvent)
         if is_alias and event.anchor not in self.sizes:
             what = f"*{event.anchor} is not defined: no value before it has the anchor &{event.anchor}"
-            raise self.problems.end(line, what, "write the value itself")
+            raise self.problems.fatal(line, what, "write the value itself")
         self.count += self.sizes[event.anchor] if is_alias else 1
         if self.count > MAX_VALUES:
             what = f"more than {MAX_VALUES} keys and values, including those of aliases"
-            raise self.problems.end(line, what, "is it the right file?")
+            raise self.problems.fatal(line, what, "name another file, or split this one")
         if self.depth >= MAX_DEPTH:
             what = f"lists and mappings are nested more than {MAX_DEPTH} deep"
-            raise self.problems.end(line, what, "is it the right file?")
+            raise self.problems.fatal(line, what, "name another file, or nest less")
         if not is_alias and event.tag is not None:
             tag = event.tag.replace("tag:yaml.org,2002:", "!!")
             self.problems.add(line, f"the tag {tag} is not supported: the key decides the type", "remove it")
