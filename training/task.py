@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
     command = [sys.executable, *options.trainer]
     if options.launcher == "none":  # the trainer replaces this process
         os.execve(command[0], command, stacks.with_hook(environment))  # noqa: S606
-    status = spawn.start([(command, environment)], unblocks_signals=False)
+    status = spawn.shell_status(spawn.start([(command, environment)], unblocks_signals=False))
     if status == 128 + signal.SIGTERM:
         return INTERRUPTED if tasks(os.environ) > 1 else status
     if status:

@@ -28,11 +28,15 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import textwrap
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 import torch
+
+from training.processes import spawn
 
 from .states import weights
 from .trainers import SLOW, SPAWN_2, Trainers, children, events, finish, status, tasks, wait_for
@@ -78,6 +82,30 @@ def test_a_dead_rank_ends_the_job_at_once(trainers: Trainers, tmp_path: Path) ->
     assert ended.code == 137, ended.err
     assert status(tmp_path)["state"] == "failed"
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@pytest.mark.parametrize(
+    ("end", "status_of_node", "said"),
+    [
+        ("kill -KILL $$", 137, "was ended by SIGKILL"),
+        ("kill -RTMIN $$", 162, "was ended by SIGRTMIN"),
+        ("exit 137", 137, ""),
+    ],
+)
+def test_only_a_signal_that_came_is_named(
+    end: str,
+    status_of_node: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rank = tmp_path / "rank"
+    rank.write_text(f"#!/bin/bash\n{end}\n")
+    rank.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(rank))
+    assert spawn.run([], 1, nodes=1) == status_of_node
+    assert capfd.readouterr().err.removesuffix("\n") == (said and f"error: a rank on {gethostname()} {said}")
 
 
 @pytest.mark.proof

@@ -23,27 +23,40 @@ GRACE_S = 10.0  # for the other processes, to notice and report the failure of a
 
 
 def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
-    """Start `processes` ranks of this package on node number `node` of `nodes`; return the status of `start`.
+    """Start `processes` ranks of this package on node number `node` of `nodes`, and wait for the ranks.
 
-    If `nodes` is 0, Slurm's variables decide on both.
+    If `nodes` is 0, Slurm's variables decide on both. Returns the exit status of this node.
     """
     package = str(Path(__file__).parents[1])
+    # A rank finds its number in the variables of torchrun, and starts no processes of its own.
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     environment_of_ranks = {**os.environ, PARENT: str(os.getpid())}
     environments = spawn_environments(environment_of_ranks, processes, nodes=nodes, node=node)
-    status = start([(command, environment) for environment in environments])
-    for name in (each.name for each in signal.Signals if status == 128 + each):  # at most one signal
-        complain(f"error: a rank on {socket.gethostname()} was ended by {name}")
-    return status
+    code = start([(command, environment) for environment in environments])
+    if code < 0:
+        complain(f"error: a rank on {socket.gethostname()} was ended by {_signal_name(-code)}")
+    return shell_status(code)
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL; "signal 40" for a signal without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def shell_status(code: int) -> int:
+    """Return the exit status that a shell shows for a code of `start`: 137 for -9, which is SIGKILL."""
+    return 128 - code if code < 0 else code
 
 
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_signals: bool = True) -> int:
     """Start commands with their environments, pass all signals on, and wait for all processes.
 
     With `unblocks_signals`, the processes start with blocked signals, and unblock them when they are ready,
-    as processes of this package do. The result is the exit status of the process that failed first, or 128 +
-    N if signal N ended that process. If no process failed, the result is 75 if a process was preempted, else
-    0.
+    as processes of this package do. The result is the exit status of the process that failed first, or -N if
+    signal N ended that process. If no process failed, the result is 75 if a process was preempted, else 0.
     """
     children: list[subprocess.Popen[bytes]] = []
 
@@ -82,8 +95,11 @@ def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_
 
 
 def _wait(children: list[subprocess.Popen[bytes]]) -> int:
-    """Wait until all processes have ended; kill the others GRACE_S seconds after the first failure."""
-    failure = 0  # the exit code of the process that failed first; 0 without a failure
+    """Wait until all processes have ended, and return the result of `start`.
+
+    GRACE_S seconds after the first failure, processes that still run are killed.
+    """
+    failure = 0  # the code of the process that failed first, below 0 for a signal; 0 without a failure
     deadline = float("inf")
     while True:
         codes = [child.poll() for child in children]
@@ -92,8 +108,7 @@ def _wait(children: list[subprocess.Popen[bytes]]) -> int:
             failure = min((code for code in codes if code not in (None, DONE, PREEMPTED)), default=0)
             deadline = time.monotonic() + GRACE_S if failure else deadline
         if None not in codes:
-            status = 128 - failure if failure < 0 else failure  # as in a shell: -9 of Popen becomes 137
-            return status or (PREEMPTED if PREEMPTED in codes else DONE)
+            return failure or (PREEMPTED if PREEMPTED in codes else DONE)
         if time.monotonic() > deadline:
             for child in children:
                 child.kill()
