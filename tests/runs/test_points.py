@@ -229,7 +229,7 @@ def test_points_are_submitted_again(
 def test_a_run_has_no_other_points(sweep: Path, command: Command) -> None:
     missing = command("status", "lr/4")
     assert missing.status == 2
-    assert missing.err == "error: run lr has no point 4\n  fix: sbatchgen status lr\n"
+    assert missing.err == "error: run lr has no point 4\n  fix: sbatchgen status lr shows the whole run\n"
     assert "there is no run 'missing'" in command("status", "missing/0").err
     Index(index_file(os.environ)).begin("ab12", sweep.parent / "plain", "plain", shared=False)
     for verb in ("status", "logs", "diagnose", "cancel", "plot", "resume", "resubmit"):

@@ -100,3 +100,11 @@ def test_a_job_whose_id_is_not_known_is_not_called_a_missing_task() -> None:
         running_jobs._jobs_to_cancel(state, "", "")
     state.jobs = [known, lost]
     assert [job.job_id for job in running_jobs._jobs_to_cancel(state, "", "")] == ["4711"]
+
+
+def test_the_status_of_an_array_has_no_points(command: Command, array: Path) -> None:
+    refused = command("status", "ddp/3")
+    assert refused.err == (
+        "error: run ddp is not a sweep: it has no points\n  fix: sbatchgen status ddp shows the whole run\n"
+    )
+    assert "job 4711" in command("status", "ddp").out

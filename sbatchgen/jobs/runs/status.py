@@ -19,7 +19,7 @@ from sbatchgen.jobs.runs.failure import Failure, crash_line, failures
 from sbatchgen.jobs.runs.index import LOST, Index, Run, RunJob
 from sbatchgen.jobs.runs.job_log import NumberedLine, last_start, last_starts, newest_logs
 from sbatchgen.jobs.runs.plain_job import NO_RUN_FOLDER, PlainJob
-from sbatchgen.jobs.runs.points import SweepState
+from sbatchgen.jobs.runs.points import POINTS_FILE, SweepState
 from sbatchgen.jobs.runs.program_states import ProgramState, program_that_ended_job, read_programs
 from sbatchgen.jobs.runs.progress import Progress, read_progress
 from sbatchgen.jobs.runs.seen_jobs import (
@@ -251,7 +251,10 @@ def point_state(state: RunState, point: str) -> RunState:
     all_points = state.sweep.points if state.sweep else ()
     chosen = next((candidate for candidate in all_points if str(candidate.number) == point), None)
     if chosen is None:
-        raise CommandLineError.of(f"run {name} has no point {point}", fix=f"sbatchgen status {name}")
+        what = f"run {name} has no point {point}"
+        if not (folder / POINTS_FILE).exists():
+            what = f"run {name} is not a sweep: it has no points"
+        raise CommandLineError.of(what, fix=f"sbatchgen status {name} shows the whole run")
     with_point = {
         submitted.job
         for submitted in record.records(folder)
