@@ -390,7 +390,7 @@ def plan(
         put_json(plan_output(dry_run, findings, refused, brief=brief), refused=findings)
         failure = failure_of(findings)
         sys.exit(failure.exit_status if failure else status)
-    put(visible(listing.as_text(dry_run, refused, process=process)))
+    put(visible(listing.as_text(dry_run, refused, rank=process)))
     report(findings)
     sys.exit(status)
 

@@ -66,3 +66,50 @@ def test_a_variable_of_one_process_and_one_that_begins_as_another_are_listed(tmp
 def test_an_argument_in_braces_keeps_its_quotes(tmp_path: Path) -> None:
     lines = shown(tmp_path, "srun -n1 python fit.py '--cfg={\"a\": 1}'")
     assert "python fit.py '--cfg={\"a\": 1}'" in lines
+
+
+def test_words_that_differ_before_their_equals_sign_share_no_row(tmp_path: Path) -> None:
+    body = (
+        "o=--chief; [ $SLURM_PROCID = 0 ] || o=--peer; exec python fit.py $o=$SLURM_PROCID --of=$SLURM_PROCID"
+    )
+    lines = shown(tmp_path, "#SBATCH --ntasks=3", f"srun bash -c '{body}'")
+    assert [line for line in lines if line.startswith("python")] == [
+        "python fit.py --chief=0 --of=0",
+        "python fit.py --peer={rank} --of={rank}",
+    ]
+
+
+def test_a_value_with_an_equals_sign_keeps_the_name_of_its_variable(tmp_path: Path) -> None:
+    body = "export OPTS=a=$SLURM_PROCID; [ $SLURM_PROCID = 0 ] || OPTS=b=1; exec python fit.py"
+    assert "env: OPTS={...}" in shown(tmp_path, "#SBATCH --ntasks=2", f"srun bash -c '{body}'")
+
+
+def test_a_variable_of_a_later_rank_alone_is_listed(tmp_path: Path) -> None:
+    body = "[ $SLURM_PROCID = 0 ] || export PEER=yes; [ $SLURM_PROCID = 1 ] || unset HOME; exec python fit.py"
+    assert "env: HOME={...} PEER={...}" in shown(tmp_path, "#SBATCH --ntasks=2", f"srun bash -c '{body}'")
+
+
+def test_a_variable_that_all_processes_lack_is_unset(tmp_path: Path) -> None:
+    assert "env: HOME unset" in shown(tmp_path, "#SBATCH --ntasks=2", "unset HOME", "srun python fit.py")
+
+
+def test_only_the_variables_that_each_job_has_are_hidden(tmp_path: Path) -> None:
+    names = ("PATH", "PATHS", "ROCR_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES_OF_A", "SLURM_MINE")
+    lines = shown(tmp_path, *(f"export {name}=/usr/bin:/bin" for name in names), "srun python fit.py")
+    assert "env: PATHS=/usr/bin:/bin ROCR_VISIBLE_DEVICES_OF_A=/usr/bin:/bin" in lines
+
+
+def test_a_word_with_braces_is_quoted_unless_it_is_a_mark(tmp_path: Path) -> None:
+    lines = shown(
+        tmp_path,
+        "#SBATCH --ntasks=2",
+        """srun bash -c 'exec python fit.py --set={"lr": 1} "{x y}" "{rank}" "a b=$SLURM_PROCID"'""".replace(
+            '--set={"lr": 1}', '"--set={\\"lr\\": 1}"'
+        ),
+    )
+    assert """python fit.py '--set={"lr": 1}' '{x y}' '{rank}' 'a b='{rank}""" in lines
+
+
+def test_quotes_of_similar_steps_stay_in_pairs(tmp_path: Path) -> None:
+    lines = shown(tmp_path, """for n in 1 2 3; do srun python fit.py --set="{a: $n}" --n=$n; done""")
+    assert "python fit.py {'--set={a: 1}', '--set={a: 2}', '--set={a: 3}'} --n={1, 2, 3}" in lines

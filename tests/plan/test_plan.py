@@ -39,13 +39,13 @@ def test_processes_that_differ_in_rank_only_are_shown_once(tmp_path: Path) -> No
     shown = listing.as_text(planned(text, tmp_path)[0])
     assert "ranks 0-7 on node1 to node2" in shown
     assert "python t.py --rank {rank} --node={host} --epochs 1" in shown
-    assert "--rank 5" in listing.as_text(planned(text, tmp_path)[0], process=5)
+    assert "--rank 5" in listing.as_text(planned(text, tmp_path)[0], rank=5)
 
 
 def test_a_long_value_is_cut_with_a_mark_and_shown_whole_with_its_process(tmp_path: Path) -> None:
     done, _ = planned(f"export WORDS={'a' * 70}\nsrun python train.py\n", tmp_path)
     assert f"WORDS={'a' * 60}...\n" in listing.as_text(done)
-    assert f"WORDS={'a' * 70}\n" in listing.as_text(done, process=0)
+    assert f"WORDS={'a' * 70}\n" in listing.as_text(done, rank=0)
 
 
 def test_a_variable_of_slurm_is_needed_with_its_option(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_forged_record_fails_no_plan(done: DryRun, seed: int) -> None:
         placements(starts, done.grant, done.script.release, knows_cpus=bool(number % 2))
         every = check_started(replace(of, failing=of))
         assert listing.as_text(of)
-        assert listing.as_text(of, process=1)
+        assert listing.as_text(of, rank=1)
         assert document(plan_output(of, every))
 
 

@@ -1,16 +1,17 @@
-"""Writes a plan as text: its steps and processes. Processes that differ only by their rank share a row.
+"""Writes a plan as text, for `sbatchgen plan`: its steps, and the processes of each step.
 
-Paragraphs are lists of words until the end, so that similar steps can be merged word by word.
+Processes that differ only by their rank share a row, and similar steps share a text. The module writes this
+text as lists of words, because it compares steps word by word. `as_text` joins the words into lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 from sbatchgen.base.finding import Finding
-from sbatchgen.base.quoting import counted, first_names, numbers_as_text, one_line, word
+from sbatchgen.base.quoting import counted, first_names, is_plain, numbers_as_text, one_line, word
 from sbatchgen.lab.plan.dry_run import DryRun
 from sbatchgen.lab.plan.missing import option_of
 from sbatchgen.lab.plan.started import StartedProcess, Step
@@ -20,36 +21,46 @@ _WIDTH = 110  # characters of a line
 _MIN_SIMILAR_STEPS = 3  # fewer similar steps do not share a text
 _MAX_DIFFERENT_WORDS = 4  # words in which similar steps may differ
 _LISTED_NODES = 6  # nodes whose numbers of GPUs are listed
-_MIN_REPEATED = (
-    5  # words of the list of variables, "env:" among them, that become "as above"; fewer are repeated
-)
+# If at least this many words of an `env:` paragraph come again in the next one, "as above" stands for them.
+# The word "env:" counts.
+_MIN_REPEATED = 5
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
-# Marks in a row of several processes. Each stands for the value that differs: the rank, the index or the name
-# of the node, or the number on the node.
-_MARKS = ("{rank}", "{node}", "{host}", "{local}")
-_OTHER_MARK = "{...}"  # the mark for a value that differs in another way
-# Variables that each job has.
+_MAX_WORD = 400  # characters of a word
+_OTHER_MARK = "{...}"  # the mark for a value that differs, and that no other mark of `_folded` describes
+# Variables that each job has, and that a plan therefore leaves out.
 _HIDDEN_NAMES = ("PATH", *GPU_VARIABLES)
 _HIDDEN_PREFIXES = ("SLURM_", "SLURMD_")
 
 Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
 
-def as_text(plan: DryRun, refusal: Finding | None = None, *, process: int | None = None) -> str:
+class _RowWord(NamedTuple):
+    """A word in a row of several processes, such as `--seed=` with the mark {rank}."""
+
+    text: str  # the word, or its beginning that all processes share
+    mark: str = ""  # the mark for the rest of the word; "" for a word that all processes share
+
+    def quoted(self) -> str:
+        """Return the word for people. The text has quotes if bash needs them, and the mark has none."""
+        shown = "" if self.mark and not self.text else one_line(word(self.text))
+        return f"{shown if len(shown) < _MAX_WORD else f'{shown[:_MAX_WORD]}...'}{self.mark}"
+
+
+def as_text(plan: DryRun, refusal: Finding | None = None, *, rank: int | None = None) -> str:
     """Return a plan as text.
 
-    `refusal` is the finding that sbatch refuses the script, if it does. `process` is a rank: then each step
-    shows only the process of this rank, in full.
+    `refusal` is a finding that says why sbatch refuses the script; None for a script that sbatch takes. With
+    `rank`, each step shows only the process of this rank, with all variables and whole values.
     """
     lines = [headline(plan), ""]
-    if refusal:
+    if refusal:  # the plan then shows the script without its mistake
         line = f" (line {refusal.place.line})" if refusal.place.line else ""
         refused = one_line(f"{plan.script.file}: {refusal.problem.what}{line}")
         lines = [refused, headline(plan).replace(plan.script.file, "mended, it may start", 1), ""]
     last_env: list[str] = []  # the words of the last `env:` paragraph
-    for paragraphs in _merged_texts([[*_step_paragraphs(step, process)] for step in plan.steps]):
+    for paragraphs in _merged_texts([[*_step_paragraphs(step, rank)] for step in plan.steps]):
         for indent, words in paragraphs:
-            is_env = words[0] == "env:" and process is None
+            is_env = words[0] == "env:" and rank is None
             lines += _wrapped(indent, _new_variables(last_env, words) if is_env else words)
             last_env = words if is_env else last_env
         lines.append("")
@@ -66,11 +77,14 @@ def as_text(plan: DryRun, refusal: Finding | None = None, *, process: int | None
 
 
 def headline(plan: DryRun) -> str:
-    """Return the first line of a plan: the nodes, the number of steps and processes, and the end."""
+    """Return the first line of a plan.
+
+    For example: job.sh: 2 nodes, 4 GPUs on each; 1 step with 8 processes; ends with 0.
+    """
     grant = plan.grant
     processes = sum(map(_process_count, plan.steps))
     gpus = f", {counted(grant.gpus[0], 'GPU')} on each" if any(grant.gpus) else ""
-    if len({*grant.gpus}) > 1:
+    if len({*grant.gpus}) > 1:  # the nodes have different numbers of GPUs
         gpus = f", with {first_names([*map(str, grant.gpus)], _LISTED_NODES)} GPUs on idle nodes"
     limit = plan.result.limit
     end = f"stopped: limit of {limit}" if limit else f"ends with {plan.result.status}"
@@ -81,7 +95,10 @@ def headline(plan: DryRun) -> str:
 
 
 def _process_count(step: Step) -> int:
-    """Return how many processes a step starts, by srun or by its launcher of MPI."""
+    """Return how many processes a step starts, by its launcher of MPI or else by srun.
+
+    A refused step has tasks but no processes.
+    """
     return sum(step.by_mpi.values()) or max(step.tasks, len(step.processes))
 
 
@@ -98,26 +115,27 @@ def _need_text(plan: DryRun, kind: str, name: str) -> str:
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
-def _new_variables(above: Sequence[str], words: Sequence[str]) -> Sequence[str]:
-    """Return the words of an `env:` paragraph, with "as above" for variables of the paragraph above.
+def _new_variables(last_env: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+    """Return the words of an `env:` paragraph, with "as above" for the variables of the last such paragraph.
 
-    All words are returned if the paragraph lacks a variable of `above`, or if `above` is short.
+    All words stay if the paragraph lacks a variable of `last_env`, or if `last_env` is short.
     """
-    new = [text for text in words if text not in above]
+    new = [text for text in words if text not in last_env]
     repeated = len(words) - len(new)
-    if repeated != len(above) or repeated < _MIN_REPEATED:
+    if repeated != len(last_env) or repeated < _MIN_REPEATED:
         return words
     return ["env:", f"as above{', and' * bool(new)}", *new]
 
 
 def _merged_texts(steps: Sequence[Paragraphs]) -> Iterator[Paragraphs]:
-    """Yield the text of each step. Similar steps of one line share a text with the values of all steps.
+    """Yield the text of each step, and a single text for several similar steps, with the values of all steps.
 
     Consecutive steps are similar if they have the same first paragraph, and their other paragraphs have the
-    same indents, the same numbers of words and at most `_MAX_DIFFERENT_WORDS` different words.
+    same indents and the same numbers of words, of which at most `_MAX_DIFFERENT_WORDS` differ.
     """
 
     def layout(text: Paragraphs) -> tuple[list[str], list[tuple[str, int]]]:
+        """Return the first paragraph, and the indent and the number of words of each paragraph."""
         return text[0][1], [(indent, len(words)) for indent, words in text]
 
     for _, group in groupby(steps, layout):
@@ -138,24 +156,26 @@ def _merged_texts(steps: Sequence[Paragraphs]) -> Iterator[Paragraphs]:
 
 
 def _values_text(words: Sequence[str]) -> str:
-    """Return words that may differ as one word, such as --seed={1, 2, 3}."""
+    """Return the words that similar steps have at the same place as one word, such as --seed={1, 2, 3}."""
     different = [*dict.fromkeys(words)]
     if len(different) == 1:
         return different[0]
-    # The part up to the last = is written once, if all words have it.
-    heads = {text.rpartition("=")[0] for text in different}
-    head = f"{heads.pop()}=" if len(heads) == 1 and "=" in different[0] else ""
-    # So is a colon or a comma at the end.
+    # The part up to the last = is written once, if all words have it. A part with quotes is not written apart
+    # from the value, because both quotes of a pair must stay in one word.
+    heads = {"".join(text.rpartition("=")[:2]) for text in different}
+    head = heads.pop() if len(heads) == 1 else ""
+    head = head if is_plain(head) else ""
+    # A colon or a comma at the end of all words is also written once.
     tail = next((mark for mark in ":," if all(text.endswith(mark) for text in different)), "")
     values = [text.removeprefix(head).removesuffix(tail) for text in different]
     shown = ", ".join(values) if len(values) < 4 else f"{values[0]}, {values[1]} ... {values[-1]}"
     return f"{head}{{{shown}}}{tail}"
 
 
-def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list[str]]]:
+def _step_paragraphs(step: Step, rank: int | None) -> Iterator[tuple[str, list[str]]]:
     """Yield the indent and the words of each paragraph of a step.
 
-    If `chosen` is a rank, only the process of this rank is shown.
+    With `rank`, the paragraphs show only the process of this rank.
     """
     starter = "srun," if step.is_srun else "in the batch script,"
     count = counted(_process_count(step), "process")
@@ -163,14 +183,14 @@ def _step_paragraphs(step: Step, chosen: int | None) -> Iterator[tuple[str, list
     yield "", [f"line {step.line}:", starter, f"{count}{meanwhile}"]
     if step.refusal:
         yield "  ", ["refused by Slurm:", one_line(step.refusal)]
-    if not step.processes:
-        yield "  ", [*map(_shown_word, step.command)]
-    if step.by_mpi:
+    if not step.processes:  # a refused step, for example
+        yield "  ", [_RowWord(text).quoted() for text in step.command]
+    if step.by_mpi:  # a plan knows how many processes mpirun starts, but not each process
         yield "  ", [f"{one_line(step.command[0])} starts {_counts_on_nodes(step.by_mpi)}"]
     for group in _groups(step.processes):
-        members = [process for process in group if chosen is None or process.rank == chosen]
+        members = [process for process in group if rank is None or process.rank == rank]
         if members:
-            yield from _group_paragraphs(members, full=chosen is not None)
+            yield from _group_paragraphs(members, full=rank is not None)
 
 
 def _counts_on_nodes(counts: Mapping[str, int]) -> str:
@@ -187,9 +207,9 @@ def _counts_on_nodes(counts: Mapping[str, int]) -> str:
 
 
 def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs of processes that share a row.
+    """Yield the paragraphs of processes that share a row: place, command, folder, container and variables.
 
-    With `full`, they have all variables, and values are not cut.
+    With `full`, the paragraphs have all variables, and long values are not cut.
     """
     first = group[0]
     nodes = list(dict.fromkeys(process.node for process in group))
@@ -205,75 +225,76 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
         if counts != [1]:
             gpus = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
     yield "  ", [name, "on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(gpus)}", *gpus]
-    yield "    ", [*map(_shown_word, _folded_row([process.argv for process in group], group))]
+    rows = [process.argv for process in group]
+    yield "    ", [_folded(column, group).quoted() for column in zip(*rows, strict=True)]
     yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
         yield "    ", ["container:", one_line(first.container)]
     all_names = dict.fromkeys(name for process in group for name in process.env)
     names = [name for name in all_names if full or not _is_hidden(name)]
-    values = [
-        tuple(_assignment(name, process.env.get(name), full=full) for name in names) for process in group
-    ]
     if names:
-        yield "    ", ["env:", *map(_shown_word, _folded_row(values, group))]
+        yield "    ", ["env:", *(_variable_text(name, group, full=full) for name in names)]
 
 
 def _is_hidden(name: str) -> bool:
-    """Return whether a plan leaves out a variable, because each job has it."""
+    """Return whether a plan leaves out a variable, because each job has this variable."""
     return name in _HIDDEN_NAMES or name.startswith(_HIDDEN_PREFIXES)
 
 
-def _assignment(name: str, value: str | None, *, full: bool) -> str:
-    """Return a variable with its value, which is cut unless `full`; None stands for a missing variable."""
-    if value is None:
-        return f"{name}=<unset>"
-    shown = value if full or len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
-    return f"{name}={shown}"
+def _variable_text(name: str, group: Sequence[StartedProcess], *, full: bool) -> str:
+    """Return a variable of the processes of a row as text, such as SEED=1, SEED={rank} or `SEED unset`.
+
+    A long value is cut unless `full`.
+    """
+    values = [process.env[name] for process in group if name in process.env]
+    if not any(value is not None for value in values) and len(values) == len(group):
+        return f"{name} unset"
+    set_values = [value for value in values if value is not None]
+    if len(set_values) < len(group):  # the others unset the variable, or have the value of the batch script
+        return _RowWord(f"{name}=", _OTHER_MARK).quoted()
+    text, mark = _folded(set_values, group)
+    shown = text if full or len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
+    return _RowWord(f"{name}={shown}", mark).quoted()
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     """Return the processes in groups. The commands of a group differ only by marks such as {rank}."""
+    # Processes with the same number of words, and the same text up to the last = in each word.
     candidates: dict[Any, list[StartedProcess]] = {}
     for process in processes:
-        candidates.setdefault((len(process.argv), process.cwd, process.container), []).append(process)
+        heads = tuple(text.rpartition("=")[0] for text in process.argv)
+        candidates.setdefault((heads, process.cwd, process.container), []).append(process)
     groups: dict[Any, list[StartedProcess]] = {}
     for members in candidates.values():
-        folded = _folded_row([process.argv for process in members], members)
-        differing = [index for index, text in enumerate(folded) if text.endswith(_OTHER_MARK)]
+        columns = zip(*(process.argv for process in members), strict=True)
+        differing = [
+            index for index, column in enumerate(columns) if _folded(column, members).mark == _OTHER_MARK
+        ]
         for process in members:
             key = (id(members), *(process.argv[index] for index in differing))
             groups.setdefault(key, []).append(process)
     return [*groups.values()]
 
 
-def _folded_row(rows: Sequence[Sequence[str]], group: Sequence[StartedProcess]) -> list[str]:
-    """Return the words of all rows as a single row.
+def _folded(texts: Sequence[str], group: Sequence[StartedProcess]) -> _RowWord:
+    """Return the texts that the processes of a group have at the same place as a single word.
 
-    A value that differs becomes a mark, such as {rank} for a value that is the rank of each process.
+    The part up to the last = stays if all texts have it. The mark is {rank} if the rest is the rank of each
+    process, for example.
     """
-    folded = []
-    for column in zip(*rows, strict=True):
-        text = column[0]
-        if len(set(column)) > 1:
-            heads = {cell.rpartition("=")[0] for cell in column}
-            head, equals, _ = text.rpartition("=") if len(heads) == 1 else ("", "", "")
-            values = [cell.removeprefix(f"{head}{equals}") for cell in column]
-            values_of_marks = (
-                [str(process.rank) for process in group],
-                [process.env.get("SLURM_NODEID") or "0" for process in group],
-                [process.node for process in group],
-                [process.env.get("SLURM_LOCALID") or "0" for process in group],
-            )
-            marks = (mark for mark, marked in zip(_MARKS, values_of_marks, strict=True) if marked == values)
-            text = f"{head}{equals}{next(marks, _OTHER_MARK)}"
-        folded.append(text)
-    return folded
-
-
-def _shown_word(text: str) -> str:
-    """Return a word with quotes if bash needs them, cut if it is long. A word with a mark has no quotes."""
-    shown = one_line(text if text.endswith((*_MARKS, _OTHER_MARK)) else word(text))
-    return shown if len(shown) < 400 else f"{shown[:400]}..."
+    if len({*texts}) == 1:
+        return _RowWord(texts[0])
+    heads = {"".join(text.rpartition("=")[:2]) for text in texts}
+    head = heads.pop() if len(heads) == 1 else ""
+    values = [text.removeprefix(head) for text in texts]
+    values_of_marks = {
+        "{rank}": [str(process.rank) for process in group],
+        "{node}": [process.env.get("SLURM_NODEID") or "0" for process in group],
+        "{host}": [process.node for process in group],
+        "{local}": [process.env.get("SLURM_LOCALID") or "0" for process in group],
+    }
+    marks = (mark for mark, values_of_mark in values_of_marks.items() if values_of_mark == values)
+    return _RowWord(head, next(marks, _OTHER_MARK))
 
 
 def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
@@ -291,7 +312,9 @@ def difference(old: DryRun, new: DryRun) -> str:
     """Return the difference between the plans of two scripts as a unified diff; "" for equal plans."""
     import difflib
 
-    before, after = (as_text(plan).splitlines()[2:] for plan in (old, new))  # without headline and empty line
+    before, after = (
+        as_text(plan).splitlines()[2:] for plan in (old, new)
+    )  # without their headlines and empty lines
     names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
     return "".join(f"{line}\n" for line in changes)
