@@ -53,6 +53,8 @@ _FUNCTION_HEAD = re.compile(r"(?:function[ \t]+)?([^\s()]+)")
 # The sets below are kinds of nodes in the syntax tree.
 _SIMPLE = frozenset(("command", "declaration_command", "unset_command", "test_command"))
 _LOOPS = frozenset(("while_statement", "for_statement", "c_style_for_statement"))
+# Constructs with a part that bash reads only once, before the commands in the construct: see `_is_in_head`.
+_HEADED = frozenset(("for_statement", "c_style_for_statement", "case_statement"))
 _COMPOUND = _LOOPS | {"compound_statement", "if_statement", "case_statement"}
 _WRAPPERS = frozenset(("redirected_statement", "list", "pipeline", "negated_command"))  # around statements
 _STATEMENTS = _SIMPLE | _COMPOUND | _WRAPPERS | {"subshell"}
@@ -113,6 +115,16 @@ def _may_hold_command(text: str, node: Node, parent: str) -> bool:
     return not is_whole_word or _SUBSTITUTION_START.search(text, node.start, node.end) is not None
 
 
+def _is_in_head(text: str, parent: Node, child: Node) -> bool:
+    """Return whether bash reads a part of a `for` or `case` only once, before the first command in it.
+
+    In `for x in A; do B; done`, `case A in x) B;; esac` and `for ((A; B; B)); do B; done`, this is A.
+    """
+    if parent.kind == "c_style_for_statement":
+        return ";" not in text[parent.start : child.start]
+    return child.kind not in ("do_group", "case_item")
+
+
 class _Walker:
     """A walk over the nodes of a text, each before its children."""
 
@@ -145,7 +157,8 @@ class _Walker:
         entered: list[tuple[Node, _Place]] = []
         for child in node.children:
             if (child.children or child.kind in _SIMPLE) and _may_hold_command(source.text, child, kind):
-                entered.append((child, inner))
+                is_in_head = kind in _HEADED and _is_in_head(source.text, node, child)
+                entered.append((child, inner._replace(context=context) if is_in_head else inner))
             elif child.kind == "then":  # the children of an `if` before its `then` are the test
                 inner = inner._replace(context=inner.context._replace(in_branch=True, is_tested=False))
             # In `A <<END && B`, the grammar puts && B below the here-document.
