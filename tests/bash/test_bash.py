@@ -17,7 +17,7 @@ from sbatchgen.check.bash import Body, Command, read_body
 from sbatchgen.check.bash.body import TOP_LEVEL
 from sbatchgen.check.bash.chain import Tool, chain
 from sbatchgen.check.bash.grammar import SECONDS_MAX
-from sbatchgen.check.bash.walk import walk
+from sbatchgen.check.bash.walk import find_statements
 from tests.conftest import GOLDEN
 
 SCRIPTS = sorted(GOLDEN.glob("*.sh"))
@@ -602,7 +602,7 @@ def test_a_body_is_read_alike_each_time(after: str) -> None:
     text = f"a[1]=x b[2]=y\n{after}\n"  # to the grammar the second line is the command of the first
     source = read_body(text).source
     for _ in range(2):
-        (command,) = walk(source, TOP_LEVEL).commands
+        (command,) = find_statements(source, TOP_LEVEL).commands
         assert (command.line, command.source.text[command.at : command.end]) == (2, after)
         assert len(command.redirects) == text.count(">")
 

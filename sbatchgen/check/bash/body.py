@@ -18,7 +18,7 @@ from sbatchgen.base.frozen import cached_property
 from sbatchgen.check.bash.statement import Assignment, Command, Context, ShellOption, VariableUse
 from sbatchgen.check.bash.text import Fault, ShellText
 from sbatchgen.check.bash.variables import Variables
-from sbatchgen.check.bash.walk import Walk, walk
+from sbatchgen.check.bash.walk import Statements, find_statements
 from sbatchgen.check.bash.word import Word, read_expansion
 from sbatchgen.check.executables.program import SHELLS
 
@@ -43,18 +43,18 @@ class Body:
         return self.source.faults
 
     @cached_property
-    def _walk(self) -> Walk:
-        return _cut_at_exit(walk(self.source, self.context))
+    def _statements(self) -> Statements:
+        return _cut_at_exit(find_statements(self.source, self.context))
 
     @cached_property
     def end(self) -> int:
         """The offset of the script's end: after an exit or exec that always runs, or the text's end."""
-        return min(self._walk.end, len(self.source.text))
+        return min(self._statements.end, len(self.source.text))
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
         """All commands in the order of the text, also in functions, loops and substitutions."""
-        return tuple(self._walk.commands)
+        return tuple(self._statements.commands)
 
     @property
     def tests(self) -> list[Command]:
@@ -74,7 +74,7 @@ class Body:
     @property
     def loop_spans(self) -> tuple[tuple[int, int], ...]:
         """The offsets where each loop starts and ends, in the order of the text."""
-        return tuple((node.start, node.end) for node, _ in self._walk.loops)
+        return tuple((node.start, node.end) for node, _ in self._statements.loops)
 
     @cached_property
     def last_command(self) -> Command | None:
@@ -89,7 +89,7 @@ class Body:
 
     @cached_property
     def _variables(self) -> Variables:
-        return Variables(self._walk, self.variable_uses)
+        return Variables(self._statements, self.variable_uses)
 
     @property
     def assignments(self) -> tuple[Assignment, ...]:
@@ -182,21 +182,23 @@ class Body:
         return "".join(piece.text for piece in self.resolve(word).pieces) if literal is None else literal
 
 
-def _cut_at_exit(walked: Walk) -> Walk:
-    """Return the walk without the commands, assignments and loops after an exit or exec that always runs."""
-    for command in walked.commands:
+def _cut_at_exit(statements: Statements) -> Statements:
+    """Return the statements without those after an `exit` or `exec` that always runs."""
+    for command in statements.commands:
         # `exec` without a program only redirects the output of the script.
         leaves_shell = command.name == "exit" or (command.name == "exec" and len(command.words) > 1)
         is_certain = command.context.is_top_level and not command.in_background and command.pipe is None
         if leaves_shell and is_certain:
             end = command.end
             command.ends_script = True
-            walked.commands = [other for other in walked.commands if other.at < end]
-            walked.assignments = [assignment for assignment in walked.assignments if assignment.at < end]
-            walked.loops = [loop for loop in walked.loops if loop[0].start < end]
-            walked.end = end
+            statements.commands = [other for other in statements.commands if other.at < end]
+            statements.assignments = [
+                assignment for assignment in statements.assignments if assignment.at < end
+            ]
+            statements.loops = [loop for loop in statements.loops if loop[0].start < end]
+            statements.end = end
             break
-    return walked
+    return statements
 
 
 def read_body(text: str) -> Body:

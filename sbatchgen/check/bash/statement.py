@@ -1,7 +1,7 @@
 """Commands and assignments, with their words, their redirections and the constructs around them.
 
-`walk` makes the commands of a script. A command reads its words from the syntax tree when they are first
-asked for, as most rules ask for the words of few commands.
+`find_statements` makes the commands of a script. A command reads its words from the syntax tree when they are
+first asked for, because most rules ask for the words of few commands.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from itertools import chain
 
 from sbatchgen.check.bash.statement import DECLARATIONS, Assignment, Command, Context, VariableUse
 from sbatchgen.check.bash.text import TextRange
-from sbatchgen.check.bash.walk import Walk
+from sbatchgen.check.bash.walk import Statements
 from sbatchgen.check.bash.word import Piece, Word, split_at_blanks
 
 DEPTH_MAX = 20  # variables in the values of variables, one within the other
@@ -39,12 +39,12 @@ READERS = frozenset(("read", "mapfile", "readarray", "getopts", "unset", "let", 
 class Variables:
     """The variables of a script, and their values at each place."""
 
-    def __init__(self, walk: Walk, uses: Sequence[VariableUse]) -> None:
-        self._source = walk.source
-        self._functions = _OutermostSpans((node.start, node.end) for node in walk.functions)
-        self._loops = _OutermostSpans((loop.start, loop.end) for loop, _ in walk.loops)
+    def __init__(self, statements: Statements, uses: Sequence[VariableUse]) -> None:
+        self._source = statements.source
+        self._functions = _OutermostSpans((node.start, node.end) for node in statements.functions)
+        self._loops = _OutermostSpans((loop.start, loop.end) for loop, _ in statements.loops)
         # Each place where a variable gets or loses a value, in the order of the text.
-        self.assignments = tuple(sorted(_assignments(walk, uses), key=lambda assignment: assignment.at))
+        self.assignments = tuple(sorted(_assignments(statements, uses), key=lambda assignment: assignment.at))
         # The id of a word -> the word, kept so that no other word gets its id, and the resolved word.
         self._resolved: dict[int, tuple[Word, Word]] = {}
         by_name: dict[str, list[Assignment]] = {}
@@ -221,11 +221,11 @@ def _is_certain(assignment: Assignment) -> bool:
     return assignment.context.is_top_level and not assignment.is_append and not assignment.subscript
 
 
-def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
+def _assignments(statements: Statements, uses: Sequence[VariableUse]) -> Iterator[Assignment]:
     """Yield each place where a variable gets or loses a value, in any order."""
-    source = walk.source
-    yield from walk.assignments
-    for loop, context in walk.loops:
+    source = statements.source
+    yield from statements.assignments
+    for loop, context in statements.loops:
         place = Word((), loop.start, loop.start, source)  # an empty word that stands for the loop's start
         if loop.kind == "for_statement":
             name = loop.children[0]
@@ -234,7 +234,7 @@ def _assignments(walk: Walk, uses: Sequence[VariableUse]) -> Iterator[Assignment
             yield from _arithmetic_assignments(
                 source.text[loop.start : loop.children[-1].start], "for", context, place
             )
-    for command in walk.commands:
+    for command in statements.commands:
         if command.is_test:
             arithmetic = command.text if command.path == "((" else ""
             yield from _arithmetic_assignments(arithmetic, "((", command.context, command)
