@@ -100,6 +100,23 @@ def test_a_hidden_failure_is_one_that_ends_with_0(body: str, tmp_path: Path) -> 
     assert (done.returncode == 0) == hidden
 
 
+@pytest.mark.parametrize(
+    ("body", "condition"),
+    [
+        ("python train.py || echo failed", ""),
+        ("python train.py || { echo failed >&2; }", ""),
+        ("python train.py || { echo failed > /nonexistent/log; }", " and echo succeeds"),
+        ("python train.py\nif [ $? -ne 0 ]; then echo failed; fi\nls /nonexistent", " and ls succeeds"),
+        ("if ! python train.py; then ls logs; else cp log /archive/; fi", " and ls and cp succeed"),
+    ],
+)
+def test_a_last_command_that_may_fail_is_named(body: str, condition: str) -> None:
+    text = f"#!/bin/bash\n#SBATCH --time=01:00:00\n{body}\n"
+    messages = [finding.problem.what for finding in lint(JobScript(file="a", text=text))]
+    end = "the script still ends with 0: the job is shown as COMPLETED"
+    assert f"if python in line 3 fails{condition}, {end}" in messages
+
+
 KILLS = [
     "pkill -f NAME; echo end",
     "pkill -9 -f 'python.*NAME'; echo end",
