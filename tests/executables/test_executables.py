@@ -13,7 +13,15 @@ import pytest
 from sbatchgen.check.executables import program, word_table
 from sbatchgen.check.executables.command_options import program_name, read_options
 from sbatchgen.check.executables.launcher import LauncherCall
-from sbatchgen.check.executables.program import LAUNCHERS, MODULES, PROGRAMS, SHELLS, commands, programs
+from sbatchgen.check.executables.program import (
+    LAUNCHERS,
+    MODULES,
+    PROGRAMS,
+    SHELLS,
+    Program,
+    commands,
+    programs,
+)
 from sbatchgen.check.script.script import JobScript
 from tests.conftest import REPOSITORY
 from tests.plan.plans import needs_sandbox
@@ -141,6 +149,21 @@ def test_options_are_read_by_the_row(command: str, options: str, rest: str) -> N
     given, end = read_options(words, at, PROGRAMS[name])
     assert " ".join(f"{name}={value}" for name, value, *_ in given) == options
     assert words[end:] == rest.split()
+
+
+def test_a_program_with_the_options_of_another_keeps_its_own_roles() -> None:
+    own = Program(name="my-torchrun", kinds=frozenset(("launcher",)))
+    for option in ("workers=PROCESSES", "=torchrun", "gpus=PROCESSES"):
+        own.add_option(option)
+    names = PROGRAMS["torchrun"].roles["PROCESSES"]
+    assert own.roles["PROCESSES"] == ["workers", *names, "gpus"]
+    assert "gpus" not in names
+
+
+def test_a_program_with_the_options_of_another_has_those_that_end_the_options() -> None:
+    own = Program(name="my-python", kinds=frozenset(("interpreter",)))
+    own.add_option("=python")
+    assert own.ending_options == PROGRAMS["python"].ending_options != set()
 
 
 def test_rows_hold_together() -> None:

@@ -45,9 +45,7 @@ class Program:
     def add_option(self, text: str) -> None:
         """Add an option as programs.txt writes it. The text =PROGRAM adds all options of another program."""
         if text.startswith("="):
-            other = PROGRAMS[text[1:].replace("/", " ")]
-            for part in ("values", "flags", "optional_values", "name_of_letter", "value_counts", "roles"):
-                getattr(self, part).update(getattr(other, part))
+            self._add_options_of(PROGRAMS[text[1:].replace("/", " ")])
             return
         match = _OPTION.fullmatch(text)
         if match is None:
@@ -64,6 +62,17 @@ class Program:
             self.ending_options.add(name)
         if role:
             self.roles.setdefault(role, []).append(name)
+
+    def _add_options_of(self, other: "Program") -> None:
+        """Add all options of another program, which itself stays as it is."""
+        self.values |= other.values
+        self.flags |= other.flags
+        self.optional_values |= other.optional_values
+        self.name_of_letter |= other.name_of_letter
+        self.value_counts |= other.value_counts
+        self.ending_options |= other.ending_options
+        for role, names in other.roles.items():
+            self.roles.setdefault(role, []).extend(names)
 
 
 PROGRAMS: dict[str, Program] = {}  # the programs of STARTING_KINDS by name
