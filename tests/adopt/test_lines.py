@@ -62,6 +62,11 @@ KEPT = [  # a body, and the lines of setup
         'A=""\n[ -d x ] && A="--b c"\npython t.py $A --c',
         ['A=""', '[ -d x ] && A="--b c"', "argument_1=($A)"],
     ),
+    (
+        'A=$(hostname)\n[ -d x ] && export A="$A --b c"\npython t.py $A',
+        ["A=$(hostname)", '[ -d x ] && export A="$A --b c"', "argument_1=($A)"],
+    ),
+    ("A=$(hostname)\nexport A\nls $A\npython t.py $A", ["A=$(hostname)", "export A", "ls $A"]),
     ("python t.py '{run_dir}/x'", ["argument_1=('{run_dir}/x')"]),
     ("srun python a.py\nsrun python b.py", ["srun python a.py"]),
     ("export OMP_NUM_THREADS=$((2 * 2))\npython t.py", ["export OMP_NUM_THREADS=$((2 * 2))"]),

@@ -140,7 +140,7 @@ def _seems_one_word(draft: Draft, piece: Piece, word: Word) -> bool:
     values = [
         assignment.word.value for assignment in draft.body.assignments_of(piece.name) if assignment.word
     ]
-    assignments = _assignments_without_export(draft, piece.name)
+    assignments = _value_assignments(draft, piece.name)
     # "${NAME:+--flag value}" may be empty or several words.
     may_be_empty = piece.kind == "variable" and (" " in piece.text or piece.operator.endswith("+"))
     has_array = any(assignment.items is not None for assignment in assignments)
@@ -153,10 +153,13 @@ def _seems_one_word(draft: Draft, piece: Piece, word: Word) -> bool:
     return is_one_word
 
 
-def _assignments_without_export(draft: Draft, name: str) -> list[Assignment]:
-    """Return the assignments of a variable, without assignments by `export`."""
+def _value_assignments(draft: Draft, name: str) -> list[Assignment]:
+    """Return the assignments of a variable that may change its value.
+
+    `export NAME` does not change the value. In a Body it is an assignment that appends no items.
+    """
     assignments = draft.body.assignments_of(name)
-    return [assignment for assignment in assignments if assignment.setter != "export"]
+    return [assignment for assignment in assignments if assignment.items != () or not assignment.is_append]
 
 
 def _are_split_outputs(assignments: Iterable[Assignment]) -> bool:
@@ -182,7 +185,7 @@ def _has_one_word(draft: Draft, piece: Piece, depth: int = 0) -> bool:
     """
     if _ONE_WORD_VARIABLE.match(piece.name) or piece.name in draft.argument_names:
         return True
-    assignments = _assignments_without_export(draft, piece.name)
+    assignments = _value_assignments(draft, piece.name)
     is_set = any(assignment.context.is_top_level and assignment.word for assignment in assignments)
     if not is_set or depth > _MAX_DEPTH or piece.operator not in _PLAIN_OPERATORS:
         return False
