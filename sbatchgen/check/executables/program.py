@@ -1,7 +1,10 @@
-"""Reads programs.txt, the table of programs: PROGRAMS has them by name, `programs` by kind.
+"""Reads programs.txt, the table of programs and their kinds.
 
-PROGRAMS["timeout"].operands  # 1: the duration, before the command that timeout starts
-programs("shell")  # "bash", "sh", "dash" and others
+`programs` returns the names of the programs of a kind. PROGRAMS has the options of programs that start other
+programs. For example:
+
+    programs("shell")  # "bash", "sh", "dash" and others
+    PROGRAMS["timeout"].operands  # 1: the duration, before the command that timeout starts
 """
 
 import re
@@ -9,9 +12,10 @@ from dataclasses import dataclass, field, replace
 
 from sbatchgen.check.executables.word_table import rows
 
-# The kinds of programs that start other programs. Only for these kinds, PROGRAMS has the options.
+# The kinds of programs that start other programs. PROGRAMS has only the programs of these kinds.
 STARTING_KINDS = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
-# An option of the table, such as n,ntasks=PROCESSES: letter and comma, name, ?, one or more =, !, role.
+# An option of the table, such as n,ntasks=PROCESSES. The groups are the letter n, the name ntasks, no ?, one =,
+# no !, and the role PROCESSES. The head of programs.txt explains these signs.
 _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
@@ -21,21 +25,25 @@ class Program:
 
     name: str  # the name, with the verb of a subcommand: "nice", "uv run"
     kinds: frozenset[str]  # the kinds of the program, as in programs.txt
-    # The number of words between the program's options and the command that it starts: 1 for an image.
+    # The number of words between the program's options and the command that it starts. For example, it is 1
+    # for a container, whose image comes before the command.
     operands: int = 0
-    modules: tuple[str, ...] = ()  # the modules by which Python starts the program
-    # The next attributes hold options by their long names.
+    modules: tuple[str, ...] = ()  # modules that start the program with python -m
+    # The next attributes hold the long names of options, or the letter of an option without a long name.
     values: set[str] = field(default_factory=set)  # options with a value
     flags: set[str] = field(default_factory=set)  # options without a value
     # Options that take a value only after =, as in --nice=5.
     optional_values: set[str] = field(default_factory=set)
     name_of_letter: dict[str, str] = field(default_factory=dict)  # letter -> long name
     value_counts: dict[str, int] = field(default_factory=dict)  # option with several values -> their number
-    # Options that end the program's options, such as -m of python. The words after them belong to the module.
+    # Options that end the program's options, such as -m of python. Words after `-m NAME` belong to NAME.
     ending_options: set[str] = field(default_factory=set)
-    # Role -> the options that have it. The roles of a launcher are NODES, PROCESSES (per node; for accelerate
-    # on all nodes), RANK (of the node), PORT and HOST (of the rendezvous). The roles of MPI are PROCESSES (on
-    # all nodes), EACH (the processes on a node) and PLACE (other hosts or slots than Slurm's).
+    # Role -> the options with this role. The roles of options of a launcher:
+    #   NODES: the number of nodes; PROCESSES: the number of processes per node, for accelerate on all nodes;
+    #   RANK: the rank of the node; HOST and PORT: the address of the rendezvous.
+    # The roles of options of MPI:
+    #   PROCESSES: the number of processes on all nodes; EACH: the number of processes per node;
+    #   PLACE: other hosts or slots than Slurm's.
     roles: dict[str, list[str]] = field(default_factory=dict)
 
     def option_with_role(self, role: str) -> str:
@@ -76,12 +84,12 @@ class Program:
 
 
 PROGRAMS: dict[str, Program] = {}  # the programs of STARTING_KINDS by name
-MODULES: dict[str, str] = {}  # module of Python -> the name of the program that it is
+MODULES: dict[str, str] = {}  # module -> the name of the program that python -m starts with it
 _NAMES_OF_KIND: dict[str, set[str]] = {}  # kind -> names of programs
 
 
 def programs(*kinds: str) -> frozenset[str]:
-    """Return the names of all programs of these kinds, with verbs, such as "uv run"."""
+    """Return the names of all programs of these kinds. A name may have a verb, as in "uv run"."""
     return frozenset().union(*(_NAMES_OF_KIND[kind] for kind in kinds))
 
 
@@ -112,7 +120,8 @@ def _read_table() -> None:
 
 _read_table()
 SHELLS = programs("shell")
-# Programs that start all processes of a training. If srun starts one, each task starts all of them.
+# Programs that start all processes of a training. If srun starts such a program in several tasks, each task
+# starts all the processes again.
 RANK_STARTERS = programs("step", "mpi", "starter") | {
     name for name in programs("launcher") if " " not in name
 }
