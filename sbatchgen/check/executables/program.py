@@ -14,8 +14,8 @@ from sbatchgen.check.executables.word_table import rows
 
 # The kinds of programs that start other programs. PROGRAMS has only the programs of these kinds.
 STARTING_KINDS = frozenset(("step", "launcher", "mpi", "interpreter", "shell", "container", "wrapper"))
-# An option of the table, such as n,ntasks=PROCESSES. The groups are the letter n, the name ntasks, no ?, one =,
-# no !, and the role PROCESSES. The head of programs.txt explains these signs.
+# An option of the table, such as n,ntasks=PROCESSES. The groups are the letter n, the name ntasks, no ?, one
+# =, no !, and the role PROCESSES. The head of programs.txt explains these signs.
 _OPTION = re.compile(r"(?:(.),)?([^=?A-Z]+|[A-Z])(\??)(=*)(!?)([A-Z]*)")
 
 
