@@ -12,7 +12,7 @@ import yaml
 
 from sbatchgen.base.errors import DocumentError
 from sbatchgen.lab.adopt.account import refusal
-from sbatchgen.lab.adopt.adoption import Adoption
+from sbatchgen.lab.adopt.adoption import Adoption, adopt
 from sbatchgen.lab.plan.planning import plan_of, script_of
 from tests.adopt.adopted import adopted, ran
 from tests.conftest import FIXTURES
@@ -381,6 +381,20 @@ def test_a_number_of_gpus_that_slurm_does_not_set_is_that_of_the_gpus() -> None:
         assert (keys["trainer"], keys["launcher"], keys["nproc_per_node"]) == ("t.py", "torchrun", 4)
         assert adoption.lines[3] == "mended"
         assert not adoption.remaining
+
+
+@pytest.mark.parametrize(
+    ("file", "name"), [("my job.sh", "'my job.sh'"), ("$(a);b.sh", "'$(a);b.sh'"), ("<stdin>", "-")]
+)
+@pytest.mark.parametrize(
+    ("text", "command"), [("#SBATCH --nodes=none\npython t.py\n", "sbatchgen lint"), ("if\n", "bash -n")]
+)
+def test_a_command_to_paste_quotes_the_name_of_the_script(
+    text: str, command: str, file: str, name: str
+) -> None:
+    with pytest.raises(DocumentError) as error:
+        adopt(f"#!/bin/bash\n{text}", file=file, user={}, day="2026-01-01")
+    assert {problem.fix for problem in error.value.problems} == {f"{command} {name}"}
 
 
 def test_a_rendered_script_names_its_job() -> None:

@@ -119,10 +119,11 @@ def _refuse_unreadable(script: JobScript) -> None:
     if render_command := rendered_by(script.text):
         what = f"{script.file} was rendered by sbatchgen: it has a job already"
         raise DocumentError.of(what, at=f"{script.file}:2", fix=render_command)
+    typed_name = "-" if script.file == "<stdin>" else word(script.file)  # both commands read stdin for -
     if refusal := script.sbatch.refusal:
         what = f"sbatch refuses the script: {refusal.text or 'an option asks for help'}"
         at = f"{script.file}:{refusal.line}" if refusal.line else script.file
-        raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {word(script.file)}")
+        raise DocumentError.of(what, at=at, fix=f"sbatchgen lint {typed_name}")
     if not is_utf8(script.text):
         raise DocumentError.of(f"{script.file} is not UTF-8", fix="make it UTF-8, as iconv -f LATIN1 does")
     language = script.body.language
@@ -130,9 +131,7 @@ def _refuse_unreadable(script: JobScript) -> None:
         what = f"{script.file} is a script of {language}, not of bash"
         raise DocumentError.of(what, at=f"{script.file}:1")
     for fault in script.body.faults:
-        raise DocumentError.of(
-            fault.message, at=f"{script.file}:{fault.line}", fix=f"bash -n {word(script.file)}"
-        )
+        raise DocumentError.of(fault.message, at=f"{script.file}:{fault.line}", fix=f"bash -n {typed_name}")
 
 
 def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
