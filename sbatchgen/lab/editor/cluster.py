@@ -1,4 +1,4 @@
-"""What an editor shows of a cluster: limits with their places in the profile, and names to choose from."""
+"""Gives the editor facts about a cluster: its limits with their places in the profile, and names to offer."""
 
 import json
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from sbatchgen.base.frozen import frozen
+from sbatchgen.base.frozen import cached_property, frozen
 from sbatchgen.base.keys import keys_of
 from sbatchgen.base.quoting import counted, first_names, visible
 from sbatchgen.base.units import Text
@@ -21,21 +21,21 @@ from sbatchgen.jobs.inputs.search import short_place
 
 MAX_PARTITIONS = 8  # partitions whose limits are shown
 _MAX_ITEMS = 8  # items of a list that are shown
-# By option of sbatch, a pattern for the keys that limit the option: LIMITS["partition"] for the keys of a
-# partition, and LIMITS["profile"] for all other keys of a profile.
+# LIMITS["partition"]: an option of sbatch -> a pattern for the keys of a partition that limit the option.
+# LIMITS["profile"]: an option of sbatch -> a pattern for other keys of the profile that do.
 LIMITS: dict[str, dict[str, str]] = yaml.safe_load(Path(__file__).with_name("limits.yaml").read_text())
 
 
 @frozen(kw_only=True)
 class ClusterFacts:
-    """A profile, with the place of each key."""
+    """The facts that the editor shows about the cluster of a profile."""
 
-    document: Document[Profile]
+    document: Document[Profile]  # the profile, and the place of each of its keys
     folder: Path  # the folder of the script or job; places are shown relative to this folder
 
     @property
     def profile(self) -> Profile:
-        """The facts of the profile."""
+        """The profile."""
         return self.document.value
 
     def limits(self, option: str, value: str, partitions: Iterable[str]) -> list[str]:
@@ -52,7 +52,7 @@ class ClusterFacts:
         profile_keys = LIMITS["profile"].get(option)
         lines = [*self._key_lines("", profile_keys)] if profile_keys else []
         if option == "partition":
-            for name in [part for part in value.split(",") if part in profile.partitions] or shown:
+            for name in [name for name in value.split(",") if name in profile.partitions] or shown:
                 lines += [*self._key_lines(f"partitions.{name}.", r"[^.\[]+", Partition)]
         elif option in LIMITS["partition"]:
             for name in shown:
@@ -97,24 +97,49 @@ class ClusterFacts:
         return ", ".join(f"{key}: {value}" for key, value in limits.items())
 
     def source(self, key: str) -> str:
-        """Return the web address of the source of a key, or of the nearest key above it; "" without one."""
-        depths_and_addresses = [
-            (len(above), source.at.url)
+        """Return the web address where the cluster's documentation describes a key; "" without an address.
+
+        `key` is a path such as `partitions.gpu.time_max`. The key `sources` of a profile names addresses. The
+        address of `partitions.gpu` holds for all keys below it that have no address of their own.
+        """
+        lengths_and_addresses = [
+            (len(described_key), source.at.url)
             for source in self.profile.sources
-            for above in source.keys
-            if f"{key}.".startswith(f"{above}.")
+            for described_key in source.keys
+            if f"{key}.".startswith(f"{described_key}.")
+            and self._record_path(described_key) in ("", self._record_path(key))
         ]
-        _, address = max(depths_and_addresses, default=(0, ""))
+        _, address = max(lengths_and_addresses, default=(0, ""))
         return address
+
+    def _record_path(self, key: str) -> str:
+        """Return the path of the partition or QOS that has a key, such as `partitions.gpu`; "" without one.
+
+        Names may have dots: `partitions.gpu.large.time_max` belongs to gpu.large if there is a gpu.large.
+        """
+        paths = (path for path in self._record_paths if f"{key}.".startswith(f"{path}."))
+        return max(paths, key=len, default="")
+
+    @cached_property
+    def _record_paths(self) -> frozenset[str]:
+        """The paths of all partitions and QOS, such as `partitions.gpu` and `qos.long`."""
+        paths = [f"partitions.{name}" for name in self.profile.partitions]
+        return frozenset((*paths, *(f"qos.{name}" for name in self.profile.qos)))
 
     def _key_lines(self, prefix: str, pattern: str, record: Any = Profile) -> Iterator[str]:
         """Yield a line of Markdown for each key below `prefix` whose name matches `pattern`.
 
         `prefix` is "" or a path such as `partitions.gpu.`. `record` is the class that has the keys.
         """
+        # The shapes of a partition are its kinds of nodes, and have limits of their own.
         path_pattern = re.compile(rf"{re.escape(prefix)}(?P<key>(?:shapes\[\d+\]\.)?(?:{pattern}))")
-        for path, at in self.document.places.items():
+        for path, place_of_path in self.document.places.items():
             if match := path_pattern.fullmatch(path):
+                at = place_of_path
+                if path in self._record_paths:  # another partition or QOS, whose name begins with this one's
+                    if match["key"] not in keys_of(record) or self._value(prefix, match["key"]) is None:
+                        continue
+                    at = self.document.places[prefix[:-1]]  # the document has no place of the key itself
                 data = as_data(self._value(prefix, match["key"]))
                 value = data if isinstance(data, str) else json.dumps(data)
                 value = first_names([*map(str, data)], _MAX_ITEMS) if isinstance(data, list) else value
@@ -126,7 +151,7 @@ class ClusterFacts:
                 yield f"- `{_plain(name)}: {_plain(value)}`{help_text} ({_plain(place)}{documented})"
 
     def _value(self, prefix: str, path: str) -> Any:
-        """Return the value of the key `path` below `prefix`, which is "" or a path as in `_key_lines`."""
+        """Return the value of a key such as `shapes[0].nodes` below `prefix`, which is as in `_key_lines`."""
         value: Any = self.profile
         if prefix:
             kind, name = prefix[:-1].split(".", 1)
