@@ -1,6 +1,6 @@
-"""Finds and reads the scripts to lint: files, folders, stdin, and the examples in documents.
+"""Finds and reads the scripts to lint: in files and folders, on stdin, and in documents with examples.
 
-A file above MAX_BYTES is refused. So is a pipe, as it may never end.
+Files larger than MAX_BYTES are refused. Pipes are also refused, because a pipe may never end.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from sbatchgen.check.lint.blocks import DOCUMENTS, CodeBlock, blocks
 
 MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in slurm.conf(5)
 STDIN = "-"  # the name of stdin on the command line
-# The next two lists are about files in a folder.
-SCRIPT_SUFFIXES = (".slurm", ".sbatch")  # suffixes of files that are scripts, whatever they hold
-# Suffixes of files that are scripts if they hold directives or call sbatch; "" is no suffix.
+# In a folder, a file with one of these suffixes is a script, whatever it holds.
+SCRIPT_SUFFIXES = (".slurm", ".sbatch")
+# In a folder, a file with one of these suffixes is a script if it holds directives or calls sbatch. "" stands
+# for a name without a suffix.
 LIKELY_SUFFIXES = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
-# Suffixes of files that users name by mistake, instead of a script.
+# Suffixes of files of other kinds, which users name by mistake on the command line of `lint`.
 NO_SCRIPT_SUFFIXES = (".py", ".yaml", ".yml")
-# Suffixes of a JOB on the command line that is a finished script.
+# With one of these suffixes, a JOB on the command line, for example of `submit`, is a finished script.
 _FINISHED_SUFFIXES = (".slurm", ".sbatch", ".sh", ".job")
-# A folder with these files is a run folder. Its scripts are not linted, as they are copies.
+# A folder with these files is a run folder. Its scripts are copies, so `lint` leaves them out.
 RUN_FOLDER_FILES = frozenset(("job.slurm", "submit.lock"))
 _DIRECTIVE = re.compile(rb"^#SBATCH", re.MULTILINE)
 _START_SIZE = 1 << 16  # bytes at the start of a file in a folder, by which it is known as a script
@@ -54,7 +55,9 @@ class Source:
     line: int = 1  # the line of the file where the script starts, from 1
     # In a document: the number of characters before each line of the script. () for a file that is a script.
     indents: tuple[int, ...] = ()
-    is_part: bool = False  # whether the script is an example without `#!`, which shows a part of a script
+    # Whether the script is an example without `#!`. Such an example shows only a part of a script, and rules
+    # about whole scripts do not judge it.
+    is_part: bool = False
 
     @property
     def is_submitter(self) -> bool:
@@ -138,7 +141,10 @@ def _is_submitter(data: bytes) -> bool:
 
 
 def _holds_script(path: str, is_document: bool) -> bool:  # noqa: FBT001
-    """Return whether a document has directives, or the start of another file has them or calls sbatch."""
+    """Return whether lint reads a file in a folder: a document with directives, or a likely script.
+
+    A likely script has directives or calls sbatch, within the first _START_SIZE bytes.
+    """
     try:
         if is_document:
             return b"#SBATCH" in read_start(Path(path), MAX_BYTES)
@@ -202,16 +208,20 @@ def _scripts_in_block(block: CodeBlock) -> Iterator[CodeBlock]:
 def scripts_in_document(document: Source) -> list[Source]:
     """Return the scripts in a document. A script without `#!` gets the first line `#!/bin/bash`."""
     scripts = []
-    all_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
-    for block in (script for block_of_page in all_blocks for script in _scripts_in_block(block_of_page)):
-        script, indents, line = block.text.encode("utf-8", "surrogateescape"), block.indents, block.line
+    code_blocks = blocks(document.text, os.path.splitext(document.file)[1].lower())  # noqa: PTH122
+    for block in (script for code_block in code_blocks for script in _scripts_in_block(code_block)):
+        data = block.text.encode("utf-8", "surrogateescape")
         # A reader of the page copies the blanks before #! too, and SB101 reports them.
-        is_indented = _INDENTED.match(script) is not None
-        if _DIRECTIVE.search(script) or is_indented:
-            if not (is_indented or _FIRST_LINE.match(script)):
-                script, indents, line = b"#!/bin/bash\n" + script, (0, *indents), line - 1
-            is_part = line < block.line
-            scripts.append(
-                Source(file=document.file, data=script, line=line, indents=indents, is_part=is_part)
+        is_indented = _INDENTED.match(data) is not None
+        if is_indented or (_DIRECTIVE.search(data) and _FIRST_LINE.match(data)):
+            scripts.append(Source(file=document.file, data=data, line=block.line, indents=block.indents))
+        elif _DIRECTIVE.search(data):
+            part = Source(
+                file=document.file,
+                data=b"#!/bin/bash\n" + data,
+                line=block.line - 1,  # of the added first line
+                indents=(0, *block.indents),
+                is_part=True,
             )
+            scripts.append(part)
     return scripts

@@ -1,4 +1,4 @@
-"""The findings that say why a script can't run: sbatch refuses it, or the cluster lacks what it asks for."""
+"""Finds why a script can't run: sbatch refuses the script, or the cluster can't meet its requests."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from sbatchgen.check.script.job import OLD_SLURM
 from sbatchgen.check.script.script import JobScript
 
 REFUSED = "sbatch refuses this script: "  # the start of a message, before the reason
-# The parts of a rule's message that name who refuses the script. REFUSED says this already.
+# Parts of a rule's message that repeat REFUSED, such as ": sbatch refuses it" at the end of the message.
 _REFUSAL_CLAUSE = re.compile(
     r"^sbatch refuses the (?:script|job): |: (?:sbatch|Slurm|it) refuses (?:the script|the job|it)(?=,|$)"
 )
 _FILE_RULES = ("SB101", "SB102")  # rules about the whole file, which sbatch checks first
-# The rule about combinations of options. It is only a warning if an option may be missing that users can give
-# on the command line of sbatch.
+# The rule about combinations of options. A warning of this rule also explains a refusal: it is only a warning
+# because users may give the missing option on the command line of sbatch.
 _COMBINATION_RULE = "SB135"
 
 
 def refusal(script: JobScript) -> Finding | None:
-    """Return the finding that says why sbatch certainly refuses a script; None if sbatch may take it.
+    """Return the finding that says why sbatch refuses a script; None if sbatch may accept the script.
 
-    If the release of Slurm is not known, a refusal is certain only if an old release refuses the script too.
+    If the release of Slurm is not known, the result is None unless an old release also refuses the script.
     """
     message = script.sbatch.refusal
     if message is None or (script.is_release_assumed and not script.read_by(OLD_SLURM).sbatch.refusal):
         return None
+    # Findings at the line that sbatch refuses. Line 0 stands for several lines, for example of a combination.
+    # A refusal at line 1 is about the whole file, so only _FILE_RULES explain it.
     candidates = (
         finding
         for rule in judge.rules((*judge.SCRIPTS, *judge.JOBS))
@@ -39,7 +41,8 @@ def refusal(script: JobScript) -> Finding | None:
     refusing = [
         finding for finding in candidates if finding.severity == "error" or finding.rule == _COMBINATION_RULE
     ]
-    # If no rule explains the refusal, the finding shows the message of sbatch.
+    # If no rule explains the refusal, the finding shows the message of sbatch, as a finding of the rule about
+    # unknown options (SB113) or about other refusals (SB126).
     fallback_rule = "SB113" if "unrecognized" in message.text else "SB126"
     at = script.at(message.line or 1)
     problem = Problem(f'"{message.text}"', at.text, "see sbatch(1)")
@@ -52,11 +55,11 @@ def refusal(script: JobScript) -> Finding | None:
 def misfits(script: JobScript, *, nodes: int | None = None) -> list[Finding]:
     """Return the findings about requests that the cluster can't meet.
 
-    With `nodes`, they are about a job with this number of nodes in place of --nodes.
+    With `nodes`, the script is judged as a job with this number of nodes in place of its --nodes.
     """
     if nodes:
         resources = replace(script.resources, nodes_min=nodes, nodes_max=nodes)
-        script = replace(script)  # a copy, as the caller keeps the script
-        vars(script)["resources"] = resources  # in place of the cached value
+        script = replace(script)  # a copy, so that the caller's script keeps its own resources
+        vars(script)["resources"] = resources  # `resources` is a cached property, so this sets its value
     findings = (finding for rule in judge.rules(judge.FIT) for finding in judge.findings(rule, script))
     return [finding for finding in findings if finding.about_fit and finding.severity == "error"]

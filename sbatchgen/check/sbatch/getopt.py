@@ -49,10 +49,11 @@ class Stop:
 
 
 def winning_use(earlier: Option | None, use: Option, slurm: str) -> Option:
-    """Return the use with the value that sbatch takes after two uses of an option: the later one.
+    """Return the use that counts for sbatch after two uses of the same option.
 
-    Before MAIL_TYPES_REPLACE, the result for --mail-type has the events of both uses. A use with NONE has no
-    event. Source: arg_set_mail_type of slurm_opt.c.
+    This is the later use. However, a release before MAIL_TYPES_REPLACE joins the events of two --mail-type,
+    such as BEGIN and END, and --mail-type=NONE adds no event to the other use. The result then has the events
+    of both uses. Source: arg_set_mail_type of slurm_opt.c.
     """
     if earlier is None or use.name != "mail-type" or slurm >= MAIL_TYPES_REPLACE:
         return use
@@ -64,12 +65,16 @@ def winning_use(earlier: Option | None, use: Option, slurm: str) -> Option:
 def scan(
     words: Sequence[Token], table: Mapping[str, Spec], *, past_stops: bool = False
 ) -> Iterator[Option | Stop]:
-    """Yield the options in words, and a Stop where getopt stops. With `past_stops`, continue after a Stop."""
-    at = 0
-    while at < len(words):
-        word = words[at]
-        at += 1
-        following = words[at] if at < len(words) else None
+    """Yield the options in words, and a Stop for the word at which getopt stops.
+
+    sbatch reads no further word. With `past_stops`, the words after a Stop are also read, so that a rule can
+    report options that sbatch ignores.
+    """
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        following = words[index] if index < len(words) else None
         if word.text == "--":
             items: list[Option | Stop] = [Stop(word=following)] if following else []
         elif len(word.text) < 2 or word.text[0] != "-":
@@ -84,7 +89,8 @@ def scan(
             if isinstance(last, Stop) and not past_stops:
                 return
             last_word = last.word if isinstance(last, Stop) else last.value_word
-            at += last_word is following  # the following word is a value, or the word after --
+            if last_word is following:  # the following word is the value of the option, or comes after --
+                index += 1
 
 
 def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]) -> Option | Stop:
@@ -107,14 +113,18 @@ def _long_option(word: Token, following: Token | None, table: Mapping[str, Spec]
 def _letter_options(
     word: Token, following: Token | None, table: Mapping[str, Spec]
 ) -> Iterator[Option | Stop]:
-    """Yield the options in a word of letters, such as -HO or -n4, up to a letter that names no option."""
+    """Yield the options in a word of letters, such as -HO or -n4.
+
+    The text after a letter whose option takes a value is the value. A letter that names no option is a Stop.
+    """
     for end, letter in enumerate(word.text[1:], start=2):
         spec = next((spec for spec in table.values() if spec.short == letter), None)
         if spec is None:
             yield Stop(word=word, complaint=f"invalid option -- '{letter}'")
             return
         may_have_argument = spec.argument is not HasArgument.NONE
-        attached = (may_have_argument and word.text[end:]) or None  # 4 in -n4
+        # In -n4, the value 4 is attached to the letter. In -n 4, it is the following word.
+        attached = word.text[end:] if may_have_argument and word.text[end:] else None
         yield _option(spec, word, following, attached, f"option requires an argument -- '{letter}'")
         if may_have_argument:
             return
@@ -123,9 +133,10 @@ def _letter_options(
 def _option(
     spec: Spec, word: Token, following: Token | None, attached: str | None, complaint: str
 ) -> Option | Stop:
-    """Return an option with its value: `attached`, from the end of its word, or the following word.
+    """Return an option with its value: `attached`, which is the end of its word, or else the following word.
 
-    If an option needs a value and has none, the result is a Stop with the complaint.
+    If an option needs a value and has none, the result is a Stop with the complaint. An option that may do
+    without a value never takes the following word.
     """
     if attached is not None:
         start = len(word.text) - len(attached)
