@@ -22,8 +22,8 @@ MAX_BYTES = 4 << 20  # slurmctld's default limit of a script, max_script_size in
 STDIN = "-"  # the name of stdin on the command line
 # In a folder, a file with one of these suffixes is a script, whatever it holds.
 SCRIPT_SUFFIXES = (".slurm", ".sbatch")
-# In a folder, a file with one of these suffixes is a script if it holds directives or calls sbatch. "" stands
-# for a name without a suffix.
+# In a folder, a file with one of these suffixes is a script if it holds directives or calls sbatch. A name
+# without a suffix has the suffix "".
 LIKELY_SUFFIXES = (".sh", ".bash", ".job", ".sub", ".cmd", ".sb", ".sl", ".run", ".pbs", ".ll", "")
 # Suffixes of files of other kinds, which users name by mistake on the command line of `lint`.
 NO_SCRIPT_SUFFIXES = (".py", ".yaml", ".yml")

@@ -1,6 +1,7 @@
-"""A script with simpler statements, for example with defaults in place of `${NAME:-DEFAULT}`.
+"""Replaces statements of an old script by simpler ones, for example `${NAME:-DEFAULT}` by the default.
 
-`adopt` simplifies a script before it reads the lines. Lines keep their numbers.
+`adopt` simplifies a script first, so that its other modules need to know fewer forms of bash. Lines keep their
+numbers, so that messages can cite the old script.
 """
 
 import re
@@ -17,37 +18,40 @@ from sbatchgen.lab.adopt.block import CLOSING
 from sbatchgen.lab.adopt.training import main_launch, split_chain
 
 _DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)  # the name and the default, as in ${NAME:-DEFAULT}
-# Variables that Slurm, the cluster or the user sets, so that a default in the script does not count.
+# Variables that Slurm, the cluster or the user usually sets. A default in the script then has no effect, and
+# must not replace the variable.
 _JOB_VARIABLES = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
-_SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script sets
+_SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script assigns itself
 # Words that only bash knows, so that srun can't start them.
 _BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "exec", "source", "trap"))
 # Commands that start no trainer, although `python` may be among their words.
 _NO_TRAINER_COMMANDS = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
-# The beginnings of functions that a rendered script calls one after the other. `exec` would end the script.
+# The heads of the functions that prepare and start the training of a rendered script, such as
+# `environment() {`. The head has the `exec` before the trainer, because
+# outside of the function `exec` would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
 _PYTHON_STARTER = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")  # .../bin/python3.11
 
 
 class OptionalWord(NamedTuple):
-    """A word of a launch: a variable that holds options only under a condition."""
+    """A word of a launch, such as $NET, that stands for options only if a condition of the script holds."""
 
-    word: Word
-    options: str  # the options if the condition holds
+    word: Word  # the word, which is a variable
+    options: str  # the value of the variable if the condition holds, such as "--network=host"
 
 
 @frozen(kw_only=True)
 class SimplifiedScript:
-    """A script with simpler statements, and the parts that were replaced or removed."""
+    """A script with simpler statements, and the words that it had in their place."""
 
     script: JobScript
-    defaults: dict[str, str]  # the variables that were replaced by their defaults
+    defaults: dict[str, str]  # variable -> its default, which replaces the variable
     optional_words: list[OptionalWord]  # the removed words of launches
     prefix_words: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () without them
-    new_names: dict[str, str]  # the new names of variables and of positional parameters, by their old names
+    new_names: dict[str, str]  # old name of a variable or of a positional parameter, such as "1" -> new name
 
 
 def simplify(script: JobScript) -> SimplifiedScript:
@@ -68,48 +72,49 @@ def simplify(script: JobScript) -> SimplifiedScript:
 
 
 class _Edit(NamedTuple):
-    """A change of the script's text: new text in place of a part."""
+    """The replacement of a span of the script's text by a new text."""
 
-    start: int  # the offset of the part
-    end: int  # the offset after the part
-    text: str
+    start: int  # the offset of the span
+    end: int  # the offset after the span
+    new_text: str
 
 
 def without_functions(rendered: JobScript) -> JobScript:
-    """Return the first part of a rendered script with the bodies of its functions as statements.
+    """Return the lines of a rendered script before SECOND_PART, with the statements of its functions outside.
 
-    `adopt` can then read the statements like the statements of an old script. Lines keep their numbers.
+    `proof` can then read these statements like the statements of an old script. Lines keep their numbers.
     """
-    first_part = replace(rendered, text=rendered.text.rpartition(SECOND_PART)[0])
+    script = replace(rendered, text=rendered.text.rpartition(SECOND_PART)[0])
     edits = []
-    for node in first_part.body.source.nodes[0].children:
-        head = _CALLED_FUNCTION.match(first_part.text, node.start)
+    for node in script.body.source.nodes[0].children:
+        head = _CALLED_FUNCTION.match(script.text, node.start)
         if node.kind == "function_definition" and head:
-            # Only the head and the closing brace are removed.
-            edits += [_blank(first_part, *head.span()), _blank(first_part, node.end - 1, node.end)]
-    return _edited(first_part, edits)
+            # Without the head and the closing brace, the statements of the function are outside of it.
+            edits += [_blank(script, *head.span()), _blank(script, node.end - 1, node.end)]
+    return _edited(script, edits)
 
 
 def _edited(script: JobScript, edits: Iterable[_Edit]) -> JobScript:
     """Return a script after edits, which must not overlap."""
     text = script.text
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
+    for start, end, new_text in sorted(edits, reverse=True):  # from the end, so that offsets stay right
+        text = text[:start] + new_text + text[end:]
     return script if text == script.text else replace(script, text=text)
 
 
 def _blank(script: JobScript, start: int, end: int) -> _Edit:
-    """Return the edit that replaces a part of the text by blanks.
+    """Return the edit that replaces a span of the script's text by blanks.
 
-    Line breaks stay, also with a backslash before them, so that lines keep their numbers.
+    Line breaks stay, and so do the backslashes before them, so that lines keep their numbers.
     """
     return _Edit(start, end, re.sub(r"\\(?!\n)|[^\n\\]", " ", script.text[start:end]))
 
 
 def _with_new_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
-    """Return the script with $ARG1 for $1, and OLD_NAME for variables that a rendered script sets.
+    """Return the script after renaming variables that would mean something else in a rendered script.
 
-    The second value holds the new names by the old names.
+    The parameter $1 becomes $ARG1. A variable that a rendered script assigns, such as RUN_DIR, becomes
+    OLD_RUN_DIR. The second value maps the old names to the new names.
     """
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
@@ -160,7 +165,7 @@ class _DefaultExpansion(NamedTuple):
 def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     """Return the script with DEFAULT for ${NAME:-DEFAULT} and NAME=DEFAULT for `: ${NAME:=DEFAULT}`.
 
-    The second value holds the defaults by their variables.
+    The second value maps the variables to their defaults.
     """
     edits, defaults = {}, {}
     for piece, start, end, replacement in _default_expansions(script):
@@ -178,11 +183,12 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
 def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
     """Yield the expansions with a default in launches, assignments, and commands such as `: ${A:=1}`."""
     body = script.body
-    words = [("", word) for launch in script.launches for word in launch.command.words]
+    # Each word, and the variable to which the script assigns it; "" for a word of a launch.
+    names_and_words = [("", word) for launch in script.launches for word in launch.command.words]
     for assignment in body.assignments:
         values = (assignment.word, *(assignment.items or ())) if assignment.context.is_top_level else ()
-        words += [(assignment.name, word) for word in values if word]
-    for name, word in words:
+        names_and_words += [(assignment.name, word) for word in values if word]
+    for name, word in names_and_words:
         for piece in word.pieces if word.source is body.source else ():
             # := sets a variable for later lines, except in an assignment of the same variable: A=${A:=1}.
             if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
@@ -191,7 +197,7 @@ def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
         expansion = (
             command.words[-1].only_piece if command.name == ":" and command.context.is_top_level else None
         )
-        # NAME=A B, without quotes, would start B.
+        # For `: ${NAME:=A B}`, the new text would be NAME=A B, with which bash starts B.
         if (
             expansion
             and expansion.operator in (":=", "=")
@@ -205,12 +211,12 @@ def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
 def _without_optional_words(script: JobScript) -> tuple[JobScript, list[OptionalWord]]:
     """Return the script without the optional words of its launches, and these words.
 
-    An optional word is a variable that a single assignment under a condition fills with options, as in
+    An optional word is a variable that the script sets only under a condition, and to options. For example:
     `if ((SLURM_NNODES > 1)); then NET="--network=host"; fi; srun $NET python train.py`.
     """
     body, optional_words = script.body, []
-    words = [word for launch in script.launches for word in _words_before_program(launch)]
-    for word in dict.fromkeys(words):
+    launch_words = [word for launch in script.launches for word in _words_before_program(launch)]
+    for word in dict.fromkeys(launch_words):
         piece = word.only_piece
         if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
             continue
@@ -248,7 +254,8 @@ def _words_before_program(launch: Launch) -> Iterator[Word]:
     for word in launch.command.words:
         expanded = body.expand(word)
         is_program = first in expanded and not (first.only_piece and first.only_piece.kind == "variable")
-        if is_program or any(_PYTHON_STARTER.fullmatch(body.value(part) or "") for part in expanded):
+        values = [body.value(expanded_word) or "" for expanded_word in expanded]
+        if is_program or any(map(_PYTHON_STARTER.fullmatch, values)):
             return
         yield word
 
@@ -274,7 +281,8 @@ def _without_eval(script: JobScript) -> JobScript:
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """Return the script without the words of an unknown program before Python, and these words.
 
-    An example is `my-launcher --fast python train.py`, in which no launch is found because of the program.
+    For example, `my-launcher --fast python train.py` becomes `python train.py`. Before this change, the script
+    has no known launch.
     """
     if main_launch(script):  # a launch is known, so no unknown program hides it
         return script, ()
@@ -290,13 +298,13 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
         pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]
         # The index of the unknown program, after words such as `srun -n 4`.
         begin = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
-        words = [body.value(expanded) or "" for expanded, _ in pairs[begin:]]
+        values = [body.value(expanded) or "" for expanded, _ in pairs[begin:]]
         # The prefix ends before Python. It is empty if the program is Python, or if no Python follows.
-        length = next((index for index, word in enumerate(words) if _PYTHON_STARTER.fullmatch(word)), 0)
-        if not length or not all(words[:length]) or words[0] in _BASH_WORDS:
+        length = next((index for index, value in enumerate(values) if _PYTHON_STARTER.fullmatch(value)), 0)
+        if not length or not all(values[:length]) or values[0] in _BASH_WORDS:
             continue
         start, end = pairs[begin][1].at, pairs[begin + length][1].at
         is_separate = start < end  # otherwise one variable holds the prefix and Python
-        if is_separate and "-c" not in words[length:]:  # python -c has no file that a job could name
-            return _edited(script, [_blank(script, start, end)]), tuple(words[:length])
+        if is_separate and "-c" not in values[length:]:  # python -c has no file that a job could name
+            return _edited(script, [_blank(script, start, end)]), tuple(values[:length])
     return script, ()
