@@ -1,7 +1,7 @@
 """Replaces statements of an old script by simpler ones, for example `${NAME:-DEFAULT}` by the default.
 
-`adopt` simplifies a script first, so that its other modules need to know fewer forms of bash. Lines keep their
-numbers, so that messages can cite the old script.
+`adopt` simplifies a script first, so that its other modules need to know fewer forms of bash. Lines keep
+their numbers, so that messages can cite the old script.
 """
 
 import re
@@ -29,8 +29,8 @@ _BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "
 # Commands that start no trainer, although `python` may be among their words.
 _NO_TRAINER_COMMANDS = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
 # The heads of the functions that prepare and start the training of a rendered script, such as
-# `environment() {`. The head has the `exec` before the trainer, because
-# outside of the function `exec` would end the script.
+# `environment() {`. The `exec` before the trainer belongs to a head, because `exec` outside of the function would
+# end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
 _PYTHON_STARTER = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")  # .../bin/python3.11
@@ -281,8 +281,8 @@ def _without_eval(script: JobScript) -> JobScript:
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """Return the script without the words of an unknown program before Python, and these words.
 
-    For example, `my-launcher --fast python train.py` becomes `python train.py`. Before this change, the script
-    has no known launch.
+    For example, `my-launcher --fast python train.py` becomes `python train.py`. With the unknown program, the
+    script has no known launch.
     """
     if main_launch(script):  # a launch is known, so no unknown program hides it
         return script, ()
