@@ -117,6 +117,14 @@ ROWS = (
         status=3,
     ),
     Row(
+        "lab/adopt/adoption.py",
+        "sbatchgen lint -",
+        "printf '#!/bin/bash\\n#SBATCH --nodes=two\\nsrun python train.py\\n' >job.sh",
+        "sbatchgen adopt - --to new <job.sh",
+        " <job.sh",
+        status=3,
+    ),
+    Row(
         "jobs/slurm/client.py",
         "unset SLURM_CONF",
         f"{RUN}; {NO_CONF}",

@@ -29,8 +29,8 @@ _BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "
 # Commands that start no trainer, although `python` may be among their words.
 _NO_TRAINER_COMMANDS = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
 # The heads of the functions that prepare and start the training of a rendered script, such as
-# `environment() {`. The `exec` before the trainer belongs to a head, because `exec` outside of the function would
-# end the script.
+# `environment() {`. The `exec` before the trainer belongs to a head, because `exec` outside of the function
+# would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
 _PYTHON_STARTER = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")  # .../bin/python3.11
