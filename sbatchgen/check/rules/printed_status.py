@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sbatchgen.check.bash.grammar import Node
 
 _SMALL_PROGRAMS = programs("last")  # programs that do no work as the last command of a script, such as echo
-_ALWAYS_0_PROGRAMS = frozenset((":", "echo", "true"))  # small programs that always end with status 0
+_SUCCEEDING_PROGRAMS = programs("succeeds")  # small programs that always end with status 0
 # A program or a text in a branch after the last program. Each shows that the script is meant to end with 0.
 _IGNORING_PROGRAMS = frozenset(("true", ":"))
 _WARNING_TEXT = re.compile(r"(?i)\bwarn|non-?fatal|not fatal|optional|skip|continu|ignor")
@@ -87,7 +87,7 @@ def _is_lost_in_pipe(body: Body, work: Command) -> bool:
 
 def _has_status_0(command: Command) -> bool:
     """Return whether a command always ends with status 0. With a redirection to a file, it may fail."""
-    return command.name in _ALWAYS_0_PROGRAMS and not any(
+    return command.name in _SUCCEEDING_PROGRAMS and not any(
         redirect.target and not redirect.operator.endswith("&") for redirect in command.redirects
     )
 
