@@ -147,10 +147,10 @@ def _merged_texts(steps: Sequence[Paragraphs]) -> Iterator[Paragraphs]:
         if len(texts) < _MIN_SIMILAR_STEPS or differing > _MAX_DIFFERENT_WORDS:
             yield from texts
             continue
-        (indent, head), *paragraphs = texts[0]
+        (indent, first_words), *paragraphs = texts[0]
         merged = [[*map(_values_text, row)] for row in columns]
-        yield [
-            (indent, [*head[:2], f"{len(texts)} steps of", *head[2:]]),
+        yield [  # such as: line 5: srun, 3 steps of 1 process
+            (indent, [*first_words[:2], f"{len(texts)} steps of", *first_words[2:]]),
             *zip((indent for indent, _ in paragraphs), merged, strict=True),
         ]
 
@@ -246,20 +246,21 @@ def _variable_text(name: str, group: Sequence[StartedProcess], *, full: bool) ->
 
     A long value is cut unless `full`.
     """
-    values = [process.env[name] for process in group if name in process.env]
-    if not any(value is not None for value in values) and len(values) == len(group):
-        return f"{name} unset"
-    set_values = [value for value in values if value is not None]
-    if len(set_values) < len(group):  # the others unset the variable, or have the value of the batch script
+    # A process without an item has the value of the batch script. None stands for a process that unsets it.
+    items = [process.env[name] for process in group if name in process.env]
+    if len(items) == len(group) and all(item is None for item in items):
+        return one_line(f"{name} unset")
+    values = [item for item in items if item is not None]
+    if len(values) < len(group):
         return _RowWord(f"{name}=", _OTHER_MARK).quoted()
-    text, mark = _folded(set_values, group)
+    text, mark = _folded(values, group)
     shown = text if full or len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
     return _RowWord(f"{name}={shown}", mark).quoted()
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
     """Return the processes in groups. The commands of a group differ only by marks such as {rank}."""
-    # Processes with the same number of words, and the same text up to the last = in each word.
+    # Each list has processes with the same number of words, and the same text up to the last = in each word.
     candidates: dict[Any, list[StartedProcess]] = {}
     for process in processes:
         heads = tuple(text.rpartition("=")[0] for text in process.argv)
@@ -312,9 +313,8 @@ def difference(old: DryRun, new: DryRun) -> str:
     """Return the difference between the plans of two scripts as a unified diff; "" for equal plans."""
     import difflib
 
-    before, after = (
-        as_text(plan).splitlines()[2:] for plan in (old, new)
-    )  # without their headlines and empty lines
+    # The first two lines are the headline and an empty line.
+    before, after = (as_text(plan).splitlines()[2:] for plan in (old, new))
     names = (old.script.file, new.script.file)
     changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
     return "".join(f"{line}\n" for line in changes)
