@@ -117,6 +117,22 @@ def test_a_last_command_that_may_fail_is_named(body: str, condition: str) -> Non
     assert f"if python in line 3 fails{condition}, {end}" in messages
 
 
+@pytest.mark.parametrize(
+    ("last", "condition"),
+    [
+        ("echo done", ""),
+        ("echo done >/nonexistent/log", " and echo succeeds"),
+        ("ls /nonexistent", " and ls succeeds"),
+    ],
+)
+def test_a_last_command_decides_with_its_own_status(last: str, condition: str) -> None:
+    text = f"#!/bin/bash\n#SBATCH --time=01:00:00\npython train.py\n{last}\n"
+    messages = [finding.problem.what for finding in lint(JobScript(file="a", text=text))]
+    name = last.partition(" ")[0]
+    start = f"the script ends with the status of {name}: if python in line 3 fails{condition}"
+    assert f"{start}, the job is shown as COMPLETED" in messages
+
+
 KILLS = [
     "pkill -f NAME; echo end",
     "pkill -9 -f 'python.*NAME'; echo end",

@@ -57,7 +57,7 @@ def printed_failures(script: JobScript) -> Iterator[Hit]:
     last = next((node for node in reversed(statements) if node.kind != "comment"), None)
     if last and last.end > work.at and (ending := _ending_commands(body, last)):
         name = work.name[:30] or "the program"
-        may_fail = [*dict.fromkeys(command.name for command in ending if not _has_status_0(command))]
+        may_fail = [*dict.fromkeys(command.name for command in ending if not always_succeeds(command))]
         condition = f"if {name} in line {work.line} fails"
         if may_fail:
             condition += f" and {' and '.join(may_fail)} succeed{'s' * (len(may_fail) == 1)}"
@@ -85,7 +85,7 @@ def _is_lost_in_pipe(body: Body, work: Command) -> bool:
     return has_pipe and not reads_status and not body.is_option_on("pipefail", work.line)
 
 
-def _has_status_0(command: Command) -> bool:
+def always_succeeds(command: Command) -> bool:
     """Return whether a command always ends with status 0. With a redirection to a file, it may fail."""
     return command.name in _SUCCEEDING_PROGRAMS and not any(
         redirect.target and not redirect.operator.endswith("&") for redirect in command.redirects

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sbatchgen.check.bash import Command
 from sbatchgen.check.executables.program import programs
 from sbatchgen.check.rules.edits import insert_line_before
-from sbatchgen.check.rules.printed_status import printed_failures
+from sbatchgen.check.rules.printed_status import always_succeeds, printed_failures
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.script.launches import HELPERS
 from sbatchgen.check.script.script import JobScript
@@ -142,8 +142,11 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     if hides_status and work.at < last.at and not keeps_status:
         what = "the script ends with status 0, even if a program failed: a failed job is shown as COMPLETED"
         if not is_exit_0:
-            what = f"the script ends with the status of {last.name}: if {_short_name(work)} in line "
-            what += f"{work.line} fails, the job is shown as COMPLETED"
+            condition = f"if {_short_name(work)} in line {work.line} fails"
+            condition += "" if always_succeeds(last) else f" and {last.name} succeeds"
+            what = (
+                f"the script ends with the status of {last.name}: {condition}, the job is shown as COMPLETED"
+            )
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
 
