@@ -206,6 +206,15 @@ def test_the_values_of_a_sweep_are_checked_with_all_processes(
     assert (batch_sizes, done.status) == (refused, 3 if refused else 0), done.err
 
 
+def test_values_that_the_trainer_refuses_only_together_are_told(command: Command) -> None:
+    """Both values of each parameter occur in points that the trainer accepts: 100 with 1, 96 with 8."""
+    words = ("--profile", "msu", "--runtime", "host", "--run-dir", "runs", "--dry-run")
+    values = ("--param", "accumulate=1,8", "--param", "batch-size=96,100")
+    done = command("sweep", "cpu", *words, *values, "--", "--dataset", "fake")
+    assert (done.err.count("the trainer refuses"), done.status) == (1, 3), done.err
+    assert "--batch-size 100" in done.err
+
+
 def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> SubmitArray:
     """Accepts arrays while there are no more elements than a limit."""
 

@@ -30,7 +30,7 @@ from sbatchgen.jobs.runs import record
 from sbatchgen.jobs.slurm.queue import key_of, squeue_jobs
 
 LOOK_TIMEOUT_S = 30  # the time limit of `python3 training --look`
-MAX_CHECKED_VALUES = 64  # values of a sweep that the trainer checks; each check takes 50 ms
+MAX_CHECKED_POINTS = 64  # points of a sweep that the trainer checks; each check takes 50 ms
 MAX_CHECKED_RECORDS = 100  # the newest submissions of a run folder whose jobs may still wait or run
 # Fixes for a run folder that is in use, or that has a checkpoint with other settings.
 FIX_OTHER_RUN = "start another run: --run-dir runs/NAME"
@@ -123,17 +123,9 @@ def _has_visible_parent(run_dir: Path) -> bool:
 
 
 def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -> Iterator[Finding]:
-    """Yield an error for each value of a sweep that the trainer refuses.
-
-    The trainer checks whole points. A point is skipped if all its values were in earlier points.
-    """
-    checked: set[tuple[str, str]] = set()  # names of parameters, each with a value
+    """Yield an error for each complaint of the trainer about the points of a sweep."""
     reported: set[str] = set()
-    for point in sweep.points:
-        new_values = {*zip(sweep.names, point, strict=True)} - checked
-        if not new_values or len(checked) >= MAX_CHECKED_VALUES:
-            continue
-        checked |= new_values
+    for point in _points_to_check(sweep):
         args = [sweep.filled(arg, point) for arg in resolved.args]
         args += sweep.arguments(point, resolved.placeholder_names)
         answer = _ask_trainer([*flags, *args], _process_count(resolved))
@@ -144,6 +136,22 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
         if what not in reported:
             reported.add(what)
             yield _refused_arguments(answer._replace(what=what))
+
+
+def _points_to_check(sweep: Sweep) -> list[tuple[str, ...]]:
+    """Return the points that the trainer checks: all of them, or MAX_CHECKED_POINTS of a larger sweep.
+
+    The points in which a value occurs for the first time come first, because most mistakes are in one value.
+    The other points may still have values that the trainer refuses only together.
+    """
+    seen_values: set[tuple[str, str]] = set()  # names of parameters, each with a value
+    with_new_value: list[tuple[str, ...]] = []
+    with_known_values: list[tuple[str, ...]] = []
+    for point in sweep.points:
+        values = {*zip(sweep.names, point, strict=True)}
+        (with_known_values if values <= seen_values else with_new_value).append(point)
+        seen_values |= values
+    return [*with_new_value, *with_known_values][:MAX_CHECKED_POINTS]
 
 
 def _refused_arguments(problem: Problem, at: str = "") -> Finding:
