@@ -129,6 +129,42 @@ def test_runs_come_back_from_their_folders(index: Index, tmp_path: Path) -> None
     assert index.add([RunWithJobs(other, [a_job("d", "4")])])[0].name == "ddp-2"
 
 
+class CountedJobs(dict[str, RunJob]):
+    """Jobs by their keys; it counts how many of them are looked at."""
+
+    looked_at = 0
+
+    def values(self) -> Any:
+        self.looked_at += len(self)
+        return super().values()
+
+
+def test_the_work_for_moved_runs_grows_with_the_number_of_jobs(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = range(50)
+    jobs = [a_job(f"{number:02}", str(number + 1)) for number in numbers]
+    runs = [
+        Run(name=f"r{number}", path=str(tmp_path / f"{number}"), shared=False, created=7.0)
+        for number in numbers
+    ]
+    index.add([RunWithJobs(run, [job]) for run, job in zip(runs, jobs, strict=True)])
+    index.update_states([job._replace(run=run.name, ended=True) for run, job in zip(runs, jobs, strict=True)])
+    moved = [run._replace(path=f"{run.path}-moved") for run in runs]
+    counted, load = CountedJobs(), Index._load
+
+    def counting_load(index: Index) -> bytes:
+        data = load(index)
+        counted.update(index._jobs)
+        index._jobs = counted
+        return data
+
+    monkeypatch.setattr(Index, "_load", counting_load)
+    assert index.add([RunWithJobs(run, [job]) for run, job in zip(moved, jobs, strict=True)]) == moved
+    assert counted.looked_at < 4 * len(jobs)
+    assert not any(job.ended for job in counted.values())
+
+
 def a_job(key: str, job: str) -> RunJob:
     return RunJob(
         key=key, run="ddp", id=job, cluster="", submitted=1.0, state="", ended=False, says="", seen=1.0

@@ -226,7 +226,13 @@ class Index:
         # Reversed, so that the first of several runs with the same folder takes the jobs.
         by_folder = {run.path: run for run in reversed(self._runs.values()) if not run.shared}
         last_numbers: dict[str, int] = {}
-        return [self._add(run, jobs, by_folder, last_numbers) for run, jobs in runs]
+        old_paths, old_jobs = {name: run.path for name, run in self._runs.items()}, [*self._jobs.values()]
+        entered = [self._add(run, jobs, by_folder, last_numbers) for run, jobs in runs]
+        # The logs in a moved folder may show how jobs without a state ended, so they are read again.
+        moved = {name for name, path in old_paths.items() if self._runs[name].path != path}
+        without_state = [job for job in old_jobs if job.run in moved and not job.state]
+        self._jobs |= {job.key: job._replace(ended=False) for job in without_state}
+        return entered
 
     def _add(
         self, run: Run, jobs: list[RunJob], by_folder: dict[str, Run], last_numbers: dict[str, int]
@@ -243,10 +249,7 @@ class Index:
         if entered is None:
             entered = run._replace(name=self._free_name(run.name, last_numbers))
         elif entered.path != run.path and not os.access(entered.path, os.F_OK):
-            # The folder was moved. Its logs may show how jobs without a state ended, so they are read again.
-            entered = entered._replace(path=run.path)
-            without_state = [job for job in self._jobs_of(entered.name) if not job.state]
-            self._jobs |= {job.key: job._replace(ended=False) for job in without_state}
+            entered = entered._replace(path=run.path)  # the folder was moved
         self._runs[entered.name] = entered
         for job in jobs:
             self._jobs.setdefault(job.key, job._replace(run=entered.name))
