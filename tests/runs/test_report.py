@@ -285,7 +285,7 @@ def test_of_your_own_trainer_nothing_is_guessed(run: Path, command: Command) -> 
     assert (result.status, result.err) == (0, "")
     assert result.out.splitlines()[0] == "ddp: done; 1 job"
     assert "time              4:00:00    -" in result.out
-    assert "- time: sacct has it" in result.out
+    assert "- time: sacct does not have it" in result.out
     assert "- CPUs and memory: sacct has them" in result.out
     assert "- GPUs: sbatchgen exec ddp -- nvidia-smi" in result.out
     assert told(command)["advice"] == []

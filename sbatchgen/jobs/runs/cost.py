@@ -274,7 +274,7 @@ def _rows(report: Report) -> Iterator[_Row]:
 def _hints_for_unknown(report: Report) -> Iterator[str]:
     """Yield a sentence about each unknown figure, which says how to get the figure."""
     if report.used_s is None:
-        yield "time: sacct has it where Slurm keeps accounting"
+        yield "time: sacct does not have it; if sacct lists no job of yours, this Slurm keeps no accounting"
     if report.cpus_used is None or report.memory_bytes is None:
         yield "CPUs and memory: sacct has them after the job, the bundled trainer after an epoch"
     if report.gpus and report.gpu_utilization is None:
