@@ -48,13 +48,15 @@ _COMMANDS_BY_WANTED = {
 _ADOPT_COMMANDS = dict.fromkeys(("sweep", "explain"), "sbatchgen adopt {file} --to .")
 
 
-def wrong_kind(name: str, wanted: str, verb: str, mode: str = "single") -> Problem | None:
+def wrong_kind(
+    name: str, wanted: str, verb: str, mode: str = "single", folder: Path = Path()
+) -> Problem | None:
     """Return the problem of a file or folder of the wrong kind; None if the kind is right or not known.
 
     `wanted` is the kind of file that the command accepts: "job", "script" or "profile". `verb` is the name of
-    the command. `mode` was typed with the file.
+    the command. `mode` was typed with the file. `name` is relative to `folder`.
     """
-    kind = _kind(Path(name))
+    kind = _kind(folder / name)
     accepts_script = verb in ("submit", "review", "plan")
     is_accepted = wanted == "job" and (kind == "yaml" or (kind == "script" and accepts_script))
     if kind in ("", wanted) or is_accepted:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sbatchgen.base.errors import DocumentError
+from sbatchgen.jobs.inputs.search import Places
 from tests.conftest import Command
 from tools import trial
 
@@ -100,3 +102,18 @@ def test_a_template_lies_beside_the_folder_of_a_named_profile(folder: Path, comm
     assert command("render", "single", "--profile", "site/profiles/here.yaml").status == 0
     assert command("profile", "check", "site/profiles/here.yaml").status == 0
     assert command("site/profiles/here.yaml", program=trial.cli).status == 0
+
+
+def test_a_file_that_is_no_profile_is_read_in_the_folder_of_the_job(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file of the same name, in the folder of the process, is another file."""
+    job_folder, process_folder = tmp_path / "jobs", tmp_path / "elsewhere"
+    for path, text in ((job_folder, "mode: ddp\n"), (process_folder, PROFILE.format("x"))):
+        path.mkdir()
+        (path / "x.yaml").write_text(text)
+    monkeypatch.chdir(process_folder)
+    with pytest.raises(DocumentError, match=r"x\.yaml is a job YAML, not a profile"):
+        Places(job_folder, {}).profile("x.yaml")
+    monkeypatch.chdir(job_folder)
+    assert Places(process_folder, {}).profile("x.yaml") == Path("x.yaml")

@@ -219,14 +219,14 @@ class Places:
             path = self.folder / name
             if not path.exists():
                 raise DocumentError.of(f"no profile at {path}", fix="give a profile's name or its file")
-            _refuse_other_kinds(name)
+            _refuse_other_kinds(name, self.folder)
             return Path(name)
         # Reading `self.sites` adds the folders of installed packages. It is slow, so it comes second.
         if file := self._file_of_profile(name) or (
             self._file_of_profile(name) if name and self.sites else None
         ):
             return file
-        _refuse_other_kinds(name)
+        _refuse_other_kinds(name, self.folder)
         what = f"no profile '{name}' in {', '.join(map(str, self.folders('profiles')))}"
         for near in (f"./{name}.yaml", f".sbatchgen/profiles/{name}.yaml"):
             if (self.folder / near).is_file():
@@ -249,11 +249,11 @@ class Places:
         return next((file for file in files if self._is_usable_profile(file)), None)
 
 
-def _refuse_other_kinds(name: str) -> None:
-    """Raise DocumentError if a file with this name is something else than a profile, such as a job."""
+def _refuse_other_kinds(name: str, folder: Path) -> None:
+    """Raise DocumentError if a file with this name in a folder is no profile, but for example a job."""
     from sbatchgen.base.wrong_file import wrong_kind
 
-    if problem := wrong_kind(name, "profile", "profile"):
+    if problem := wrong_kind(name, "profile", "profile", folder=folder):
         raise DocumentError([problem])
 
 
