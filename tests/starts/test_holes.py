@@ -14,6 +14,7 @@ from sbatchgen.base.errors import SlurmError
 from sbatchgen.check.script.resource_request import ResourceRequest
 from sbatchgen.jobs.resolved.request import read_request, with_replaced_options, with_sweep
 from sbatchgen.jobs.resolved.sweep import grid
+from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm import client
 from sbatchgen.jobs.slurm.node import SlurmNode, nodes_in
 from sbatchgen.jobs.slurm.partition import SlurmReservation, reservations_in
@@ -212,9 +213,14 @@ def test_values_that_look_like_options_stay(folder: Path) -> None:
     request = read_request(
         "single", ("-x",), options, environment={}, folder=folder, check=lambda _: [],
     )  # fmt: skip
+    recorded = Record(shared=False, name="x", folder="/", command=request.rerun)
+    assert recorded.typed_words.trainer == ("-x",)
+    assert with_replaced_options(request.rerun, ("--comment", "new"))[3:] == [
+        *("--profile", "local", "--array", "0", "--mail-user", "--array", "--comment", "new", "--", "-x")
+    ]
     sweep = grid(("lr=1,2",), None, 0)
     assert with_sweep(request, sweep, "0-1", ("--param", "lr=1,2")).rerun == (
-        *("sbatchgen", "sweep", "single", "--profile", "local", "--comment", "--", "--mail-user", "--array"),
+        *("sbatchgen", "sweep", "single", "--profile", "local", "--comment=--", "--mail-user", "--array"),
         *("--param", "lr=1,2", "--", "-x"),
     )
 

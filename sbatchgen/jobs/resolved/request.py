@@ -236,13 +236,21 @@ def _render_command(
             words.append(parameter.opts[0] if value else parameter.secondary_opts[0])
         elif value is not None:
             for text in value if isinstance(value, tuple) else (value,):
-                words += [parameter.opts[0], text]
+                words += _words_of_option(parameter.opts[0], text)
     if args:
         words += ["--", *args]
     for word in words:
         if not is_utf8(word):
             raise CommandLineError.of(f"'{word}' is not UTF-8", fix="give the file or folder another name")
     return tuple(words)
+
+
+def _words_of_option(name: str, value: str) -> tuple[str, ...]:
+    """Return an option of a command, with its value.
+
+    The value `--` is written as in --comment=--, because a word `--` begins the trainer's arguments.
+    """
+    return (f"{name}=--",) if value == "--" else (name, value)
 
 
 def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str]) -> Request:
@@ -252,7 +260,10 @@ def with_sweep(request: Request, sweep: Sweep, array: str, words: Sequence[str])
     """
     (_, _, job, *_), end = request.rerun, _end_of_options(request.rerun)
     options_but_array = [
-        word for option in _options(request.rerun) if option[0] != "--array" for word in option
+        word
+        for option in _options(request.rerun)
+        if option[0].partition("=")[0] != "--array"
+        for word in option
     ]
     array_origin = Origin(Level.COMMAND_LINE, f"{sweep.submitted_points:,} points")
     origins = {**request.resolved.origins, "options.array": array_origin}
@@ -275,7 +286,9 @@ def with_replaced_options(command: Sequence[str], options: Sequence[str]) -> lis
     `options` has their long names and values by turns: ["--nodes", "2", "--time", "01:00:00"].
     """
     names = options[::2]
-    kept_words = [word for option in _options(command) if option[0] not in names for word in option]
+    kept_words = [
+        word for option in _options(command) if option[0].partition("=")[0] not in names for word in option
+    ]
     return [*command[:_FIRST_OPTION], *kept_words, *options, *command[_end_of_options(command) :]]
 
 
@@ -289,7 +302,7 @@ def _options(command: Sequence[str]) -> list[Sequence[str]]:
     }
     options, index = [], _FIRST_OPTION
     while index < len(command) and command[index] != "--":
-        word_count = 1 if command[index] in switches else 2
+        word_count = 1 if command[index] in switches or "=" in command[index] else 2
         options.append(command[index : index + word_count])
         index += word_count
     return options
