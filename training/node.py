@@ -323,8 +323,9 @@ def clause_about_own_files(path: str) -> str:
     total = 0
     with contextlib.suppress(OSError):
         for entry in os.scandir(path) if path == "/dev/shm" else ():  # noqa: S108
-            status = entry.stat(follow_symlinks=False)
-            total += status.st_size if status.st_uid == os.getuid() else 0
+            with contextlib.suppress(OSError):  # the file may have been removed meanwhile
+                status = entry.stat(follow_symlinks=False)
+                total += status.st_size if status.st_uid == os.getuid() else 0
     return f"; {total >> 20} MiB in it are yours, from earlier jobs" if total else ""
 
 

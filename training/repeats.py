@@ -62,6 +62,13 @@ def _steps(lines: Iterable[bytes]) -> list[str]:
     return [*steps]
 
 
+def _time_of_change(file: str) -> float:
+    """Return when a file was last changed, in seconds since 1970; 0 if the trainer has removed the file."""
+    with contextlib.suppress(OSError):
+        return os.stat(file).st_mtime  # noqa: PTH116
+    return 0.0
+
+
 def main(argv: list[str]) -> int:
     """Print an error and return 0 if the start made no progress, else return 1."""
     restarts, seconds, *checkpoints = argv
@@ -71,7 +78,7 @@ def main(argv: list[str]) -> int:
         if stat.S_ISREG(status.st_mode):
             log.seek(max(0, status.st_size - MAX_BYTES))
             repeated = repeated_steps(log)
-    newest = max((os.stat(file).st_mtime for file in checkpoints if os.path.exists(file)), default=0.0)  # noqa: PTH110, PTH116
+    newest = max(map(_time_of_change, checkpoints), default=0.0)
     has_saved = newest > time.time() - float(seconds) - CLOCK_S
     if repeated:
         what = f"this start has trained the same as the one before ({repeated}, ...)"

@@ -56,6 +56,15 @@ def test_a_fault_of_one_node_is_that_node_s_and_of_all_nodes_no_node_s() -> None
     assert named(answers(**everywhere)) == {"": ["torch", "GPU 1"]}
 
 
+def test_own_files_are_counted_while_others_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def vanished(**_: bool) -> None:
+        raise FileNotFoundError
+
+    own = SimpleNamespace(stat=lambda **_: SimpleNamespace(st_size=3 << 20, st_uid=os.getuid()))
+    monkeypatch.setattr(os, "scandir", lambda _: [own, SimpleNamespace(stat=vanished), own])
+    assert node.clause_about_own_files("/dev/shm") == "; 6 MiB in it are yours, from earlier jobs"  # noqa: S108
+
+
 def test_a_node_that_srun_names_has_failed() -> None:
     for line, says in (
         ("srun: error: n2: task 1: Exited with exit code 7", "Exited with exit code 7"),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from training import repeats
 from training.repeats import repeated_steps
 
 from .trainers import ROOT
@@ -91,6 +92,18 @@ def test_a_script_gets_the_answer_as_a_status_and_the_log_an_error(
     assert (path.read_text().splitlines()[-1].startswith("error: this start has trained the same")) == (
         not status
     )
+
+
+def test_a_checkpoint_that_is_removed_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The trainer keeps the newest files, and removes an old one after the check has seen that it is there."""
+    kept, removed = tmp_path / "kept.pt", str(tmp_path / "removed.pt")
+    kept.touch()
+    exists = os.path.exists
+    monkeypatch.setattr(os.path, "exists", lambda path: path == removed or exists(path))
+    assert repeats.main(["1", "9", removed, str(kept)]) == 1
+    assert capsys.readouterr().out == ""
 
 
 def test_without_a_log_nothing_is_said() -> None:
