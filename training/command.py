@@ -16,7 +16,7 @@ from training.processes import hang, spawn
 from training.processes.jobscript import finish, leave_status
 from training.processes.ranks import detect
 from training.processes.stop import Stop, end_with_launcher
-from training.runfolder import look
+from training.runfolder import forecast_start
 
 # The names of torchrun's variable and of srun's variable.
 RANK_VARIABLES, SIZE_VARIABLES = ("RANK", "SLURM_PROCID"), ("WORLD_SIZE", "SLURM_NTASKS")
@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
 def _print_look(config: Config) -> int:
     """Print the forecast of a start as JSON; return the exit status."""
     try:
-        forecast = look(config, _number("WORLD_SIZE") or 1)
+        forecast = forecast_start(config, _number("WORLD_SIZE") or 1)
     except OSError as error:
         what = f"cannot read the run folder ({one_line(error)})"
         raise UserError(what, at=config.run_dir, fix="another --run-dir") from error

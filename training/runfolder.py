@@ -1,4 +1,8 @@
-"""The forecast of a start in a run folder, for `--look`. The module only reads files, and needs no torch."""
+"""The forecast of a start: what the trainer would do with a run folder, which `--look` prints.
+
+`sbatchgen submit` asks for it before a job waits in the queue. The module only reads files. It does not
+import torch, so that it also runs on login nodes.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,8 +33,11 @@ class Forecast:
     changed: dict[str, tuple[Any, Any]] = field(default_factory=dict)  # old and new values by setting
 
 
-def look(config: Config, processes: int) -> Forecast:
-    """Return the forecast of a start with this configuration. Checkpoints are neither opened nor checked."""
+def forecast_start(config: Config, processes: int) -> Forecast:
+    """Return the forecast of a start with this configuration and number of processes.
+
+    Checkpoints are neither opened nor checked. Raises UserError if the processes can't share a batch.
+    """
     batch = global_batch(config, processes)
     run_dir = Path(config.run_dir)
     if config.evaluate:
@@ -54,14 +61,14 @@ def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
     """Return the forecast of a start that resumes from a checkpoint, by the events about its save."""
     run_dir = Path(config.run_dir)
     is_inside = path.parent == run_dir / CHECKPOINTS
-    saved = read_saved(run_dir, path.name) if is_inside else {}
+    saved = read_save_events(run_dir, path.name) if is_inside else {}
     step, epoch = _count(saved.get("step")) or checkpoint_step(path), _count(saved.get("epoch"))
     consumed, samples = _count(saved.get("consumed")), _count(saved.get("train_samples"))
     settings, changed, steps = saved.get("settings"), {}, None
     if settings and isinstance(settings, dict) and not config.allow_config_change:
-        # Only a start that reads the images knows these settings. Here they count as unchanged.
-        unread = {"train_samples": 0, "data_checksum": ""}
-        assumed = {name: settings.get(name, default) for name, default in unread.items()}
+        # The images are not read here, so the two settings that depend on the images count as unchanged.
+        defaults = {"train_samples": 0, "data_checksum": ""}
+        assumed = {name: settings.get(name, default) for name, default in defaults.items()}
         changed = changed_settings(critical_settings(config, batch=batch) | assumed, settings)
     if samples and step is not None and epoch is not None and consumed is not None:
         remaining = steps_to_end(config, epoch=epoch, consumed=consumed, samples=samples, batch=batch)
@@ -79,10 +86,10 @@ def _forecast_resume(config: Config, batch: int, path: Path) -> Forecast:
     )
 
 
-def read_saved(run_dir: Path, name: str) -> dict[str, Any]:
+def read_save_events(run_dir: Path, name: str) -> dict[str, Any]:
     """Return the facts about a checkpoint in the events of its last save, and of the start before that save.
 
-    The result is {} if no event is about the checkpoint.
+    `name` is the name of the checkpoint's file. The result is {} if no event is about the checkpoint.
     """
     facts: dict[str, Any] = {}
     start: dict[str, Any] = {}

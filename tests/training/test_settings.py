@@ -16,7 +16,7 @@ from training.config import Config, parse, unused_settings
 from training.errors import UserError
 from training.flags_of_others import FLAGS
 from training.model.optimizer import build_optimizer, lr_at
-from training.runfolder import look
+from training.runfolder import forecast_start
 
 from .trainers import Here, Trainers, events
 
@@ -332,4 +332,4 @@ def test_the_steps_that_are_left_are_those_of_the_present_batch(here: Here, tmp_
         ["--run-dir", str(tmp_path), "--batch-size", "64", "--epochs", "3", "--allow-config-change"]
     )
 
-    assert (look(config, 1).step, look(config, 1).steps) == (8, 16)
+    assert (forecast_start(config, 1).step, forecast_start(config, 1).steps) == (8, 16)

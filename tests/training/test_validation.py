@@ -10,7 +10,7 @@ from typing import IO
 import pytest
 
 from training.config import parse
-from training.runfolder import look
+from training.runfolder import forecast_start
 from training.saving import checkpoint
 from training.saving.reading import State
 
@@ -117,14 +117,14 @@ def test_a_run_is_not_done_before_its_last_validation(
     config = parse([*last, "--run-dir", str(tmp_path)])
     monkeypatch.setenv("VALIDATION", "broken")
     assert here(tmp_path, *last).code == 1
-    start = look(config, 1)
+    start = forecast_start(config, 1)
     assert (start.state, start.step, start.steps) == ("resume", 6, 6)
     assert status(tmp_path)["epoch"] == 0
     monkeypatch.delenv("VALIDATION")
     ended = here(tmp_path, *last)
 
     assert ended.code == 0, ended.err
-    assert look(config, 1).state == "done"
+    assert forecast_start(config, 1).state == "done"
 
 
 @pytest.mark.parametrize("noted", [True, False])

@@ -30,7 +30,7 @@ from training.run.score import metrics_text, report
 from training.run.session import Meter, Progress, Session
 from training.run.setup import announce, facts_about, prepare, warm_up, wrap
 from training.run.usage import Usage, add_up, gpu_numbers, trace
-from training.runfolder import read_saved
+from training.runfolder import read_save_events
 from training.saving import checkpoint
 from training.saving.lock import RunLock
 
@@ -136,7 +136,7 @@ def _train(session: Session) -> int:
 def _other_job(session: Session) -> str:
     """Return a clause about another job that saved last in this folder; "" if it was this job."""
     newest = list_checkpoints(checkpoint_folder(session.config))[:1] if session.log.speaks else []
-    job = read_saved(session.log.run_dir, newest[0].name).get("job") if newest else ""
+    job = read_save_events(session.log.run_dir, newest[0].name).get("job") if newest else ""
     if not job or job == os.environ.get("SLURM_JOB_ID", ""):
         return ""
     return f" by job {job}; for a new run: another --run-dir, or --resume off; to train longer: more --epochs"
