@@ -18,17 +18,20 @@ from training.processes.jobscript import PARENT
 from training.processes.ranks import spawn_environments
 from training.processes.stop import SIGNALS, handled_signals, ignore_signals
 
-POLL_S = 0.05  # between two looks at the processes
-GRACE_S = 10.0  # for the other processes, to notice and report the failure of a process
+POLL_S = 0.05  # seconds between two checks whether processes have ended
+# Seconds between the first failure and the kill of the other processes, which may report the failure first.
+GRACE_S = 10.0
 
 
 def run(argv: list[str], processes: int, *, nodes: int = 0, node: int = 0) -> int:
-    """Start `processes` ranks of this package on node number `node` of `nodes`, and wait for the ranks.
+    """Start the ranks of one node, which run this package with `argv`; return the exit status of this node.
 
-    If `nodes` is 0, Slurm's variables decide on both. Returns the exit status of this node.
+    `processes` is the number of ranks on this node, `node` the number of the node, and `nodes` how many nodes
+    the job has. If `nodes` is 0, both follow from Slurm's variables.
     """
     package = str(Path(__file__).parents[1])
-    # A rank finds its number in the variables of torchrun, and starts no processes of its own.
+    # The last flags count, and take the place of `--launcher spawn` in `argv`. As under torchrun, each rank
+    # reads its number from its environment, and starts no ranks itself.
     command = [sys.executable, package, *argv, "--nproc-per-node", "0", "--launcher", "torchrun"]
     environment_of_ranks = {**os.environ, PARENT: str(os.getpid())}
     environments = spawn_environments(environment_of_ranks, processes, nodes=nodes, node=node)
@@ -52,7 +55,7 @@ def shell_status(code: int) -> int:
 
 
 def start(processes: Sequence[tuple[list[str], Mapping[str, str]]], *, unblocks_signals: bool = True) -> int:
-    """Start commands with their environments, pass all signals on, and wait for all processes.
+    """Start commands, each with its environment, pass all signals on to them, and wait for their ends.
 
     With `unblocks_signals`, the processes start with blocked signals, and unblock them when they are ready,
     as processes of this package do. The result is the exit status of the process that failed first, or -N if
