@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 SHORT_TIME = "00:05:00"  # the time limit of a rehearsal on the cluster, without --time
 MAX_LEAD_S = 65535  # the most seconds between a --signal and the time limit: sbatch(1)
-# Options of a rehearsal on this machine, by their names in click.
-HERE_ALONE = {"seconds": "--seconds", "stop_after": "--stop-after", "network": "--network", "see": "--see"}
+# Options that only a rehearsal on this machine takes, each with its parameter.
+LOCAL_OPTIONS = {"seconds": "--seconds", "stop_after": "--stop-after", "network": "--network", "see": "--see"}
 
 
 class _Seconds(click.FloatRange):
@@ -113,7 +113,7 @@ def rehearse(
     report(check(request.resolved))
     refuse_unfit(request.resolved)
     rehearsal = run_here(
-        request, os.environ, current_folder(), seconds=seconds, patience=stop_after, has_network=network,
+        request, os.environ, current_folder(), seconds=seconds, stop_after=stop_after, has_network=network,
         extra_folders=see, tell=lambda text: note(f"note: {text}. This takes some minutes"),
     )  # fmt: skip
     outcomes = [*rows(rehearsal)]
@@ -121,17 +121,19 @@ def rehearse(
     sys.exit(any(row.outcome == "failed" for row in outcomes))
 
 
-def _refuse_options_here() -> None:
-    """Raise CommandLineError for a typed option that has no effect on a job of the cluster."""
+def _refuse_local_options() -> None:
+    """Raise CommandLineError if an option of LOCAL_OPTIONS was typed together with --on."""
     context = click.get_current_context()
     typed = [
         option
-        for name, option in HERE_ALONE.items()
+        for name, option in LOCAL_OPTIONS.items()
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
     ]
     if typed:
-        what = f"{' and '.join(typed)}: for a rehearsal on this machine, and --on submits the job"
-        raise CommandLineError.of(what, at="--on", fix=f"leave {' and '.join(typed)} out, or --on")
+        options = " and ".join(typed)
+        what = f"{options} can't be used with --on, because the cluster runs the job"
+        fix = f"leave {options} out; or leave --on out to run the job on this machine"
+        raise CommandLineError.of(what, at="--on", fix=fix)
 
 
 def _print_rehearsal(rehearsal: Rehearsal, outcomes: Sequence[Row], form: str) -> None:
@@ -197,7 +199,7 @@ def _rehearse_on_cluster(
     from sbatchgen.jobs.submit import sbatch
     from sbatchgen.jobs.submit.rendered import submission_of_job
 
-    _refuse_options_here()
+    _refuse_local_options()
     job_options = {**job_options, "time": job_options.get("time") or SHORT_TIME}
     resolved = request_of(job, args, job_options).resolved
     if not resolved.uses_slurm:

@@ -20,7 +20,7 @@ def test_squeue_shows_the_steps_of_the_job_under_its_id(folder: Path) -> None:
     given = {"profile": "public_cluster", "trainer": "train.py"}
     request = read_request("single", (), given, environment=os.environ, folder=folder, check=check)
     rehearsed = rehearsal._rehearsed_job(request, os.environ, folder)
-    played = rehearsal._played_job(rehearsed, seconds=1, patience=1)
+    played = rehearsal._played_job(rehearsed, seconds=1, stop_after=1)
     text, mode = rehearsal._sandbox_files(rehearsed, played)[f"{PLAN_FOLDER}/bin/squeue"]
     (folder / "squeue").write_bytes(text.replace(PLAN_FOLDER.encode(), os.fsencode(folder)))
     (folder / "squeue").chmod(mode)
@@ -49,6 +49,6 @@ def test_the_data_folder_is_made_for_a_trainer_that_draws_its_images(
     given = {"profile": "public_cluster"}
     request = read_request("single", args, given, environment=os.environ, folder=folder, check=check)
     rehearsed = rehearsal._rehearsed_job(request, os.environ, folder)
-    played = rehearsal._played_job(rehearsed, seconds=1, patience=1)
+    played = rehearsal._played_job(rehearsed, seconds=1, stop_after=1)
     box = rehearsal._box(rehearsed, played, 0, rehearsal._limits(0, seconds=1), has_network=False)
     assert (str(folder / "data") in box.files) == makes_folder

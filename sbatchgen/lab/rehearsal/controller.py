@@ -56,7 +56,7 @@ class PlayedJob:
     limit_s: int  # the time limit in seconds
     steps: int  # training steps after which Slurm ends a start
     seconds: float  # seconds that a start may take for these steps
-    patience: float  # seconds that a trainer runs if it prints no steps
+    stop_after: float  # seconds that a trainer runs if it prints no steps
     processes: int  # processes that train on GPUs; 0 if the GPU memory can't be computed
 
 
@@ -65,7 +65,7 @@ class StartReport(TypedDict, total=False):
 
     ending: str  # "limit", "requeue", "cancel" or "end"; "memory" for the start that computes the GPU memory
     signal_lead_s: int  # seconds between the signal of --signal and the time limit
-    is_ready: bool  # whether the job did its steps, or ran for `patience` seconds without any
+    is_ready: bool  # whether the job did its steps, or ran for `stop_after` seconds without any
     trained_s: float  # seconds until then, or until the job ended
     silent_before_stop_s: float  # seconds since the trainer last printed something, before the stop
     silent_at_end_s: float  # the same seconds at the end of the start
@@ -205,9 +205,9 @@ class _JobStart:
         """Wait at most `seconds` until the job ends, or with `until_ready` until it has done its steps.
 
         Returns whether the job is ready, so that Slurm can stop it. A trainer that prints no steps counts as
-        ready after `patience` seconds. A job that was requeued and does not end itself gets SIGTERM.
+        ready after `stop_after` seconds. A job that was requeued and does not end itself gets SIGTERM.
         """
-        deadline, ready_at = time.time() + seconds, self.started_at + self.job.patience * _slowdown()
+        deadline, ready_at = time.time() + seconds, self.started_at + self.job.stop_after * _slowdown()
         log_size, has_sigterm = 0, False
         while self.batch_process.poll() is None and time.time() < deadline:
             if (size := self.log.stat().st_size) != log_size:

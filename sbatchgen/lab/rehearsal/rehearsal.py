@@ -104,7 +104,7 @@ def rehearse(
     folder: Path,
     *,
     seconds: float,
-    patience: float,
+    stop_after: float,
     has_network: bool,
     extra_folders: Sequence[str] = (),
     tell: Callable[[str], None],
@@ -113,7 +113,7 @@ def rehearse(
 
     The starts end in different ways: at the time limit, by a requeue, by scancel, and when the training is
     done. Each start may take `seconds` until its first training steps, and the last start until its end. A
-    trainer that prints no steps runs for `patience` seconds. The job may read the folders that it names and
+    trainer that prints no steps runs for `stop_after` seconds. The job may read the folders that it names and
     the `extra_folders`, and has the machine's network if `has_network`. `tell` gets a text for the user about
     this access. Raises NoSandboxError if this machine allows no sandbox.
     """
@@ -124,7 +124,7 @@ def rehearse(
     readable = [*visible.chosen_folders, *visible.named_folders, *extra_folders]
     tell(_access_text(readable, job.run_dir, has_network=has_network))
     with cleanup, _run_folder() as (run_folder, disk_bytes):
-        played_job = _played_job(job, seconds=seconds, patience=patience)
+        played_job = _played_job(job, seconds=seconds, stop_after=stop_after)
         limits = _limits(disk_bytes, seconds=seconds)
         box = _box(job, played_job, run_folder, limits, has_network=has_network)
         result, not_shown = _run(visible, job, box)
@@ -392,7 +392,7 @@ def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> list[tuple
     return rows
 
 
-def _played_job(job: _RehearsedJob, *, seconds: float, patience: float) -> PlayedJob:
+def _played_job(job: _RehearsedJob, *, seconds: float, stop_after: float) -> PlayedJob:
     """Return the job in the form that the controller reads."""
     resolved, script = job.resolved, job.script
     signal_option = read_signal(script.option("signal") or "")
@@ -410,7 +410,7 @@ def _played_job(job: _RehearsedJob, *, seconds: float, patience: float) -> Playe
         steps=STEPS,
         limit_s=int(time_s) if (time_s := script.resources.time) else 24 * 3600,
         seconds=seconds,
-        patience=seconds if resolved.is_bundled else patience,
+        stop_after=seconds if resolved.is_bundled else stop_after,
         processes=processes_of(resolved) if can_compute_memory(resolved) else 0,
     )
 
