@@ -72,17 +72,18 @@ class RefusalText(TextExplanation):
 class RefusalTexts:
     """The contents of refusals.yaml."""
 
-    groups: Mapping[str, str]  # the options of each group
-    texts: tuple[RefusalText, ...]
+    groups: Mapping[str, str]  # the options of each group, such as GPUS: "gpus gpus-per-node"
+    texts: tuple[RefusalText, ...]  # an entry for each message
 
 
 @functools.cache
 def known_texts() -> Texts[RefusalText]:
-    """Return the entries of refusals.yaml."""
-    return Texts(_table().texts)
+    """Return the entries of refusals.yaml, which can be searched for a message."""
+    return Texts(_refusal_table().texts)
 
 
-def _table() -> RefusalTexts:
+def _refusal_table() -> RefusalTexts:
+    """Return the contents of refusals.yaml; the file is read only once."""
     return read_table(Path(__file__).with_name("refusals.yaml"), RefusalTexts)
 
 
@@ -90,16 +91,17 @@ def options_at_fault(entry: RefusalText) -> list[str]:
     """Return the long names of the options that an entry blames, with each group replaced by its options."""
     names = entry.options
     # The last group comes first, because a group may contain groups that are written before it.
-    for group, members in reversed([*_table().groups.items()]):
+    for group, members in reversed([*_refusal_table().groups.items()]):
         names = names.replace(group, members)
     return names.split()
 
 
-# What Slurm 22.05 does not check for `sbatch --test-only`, as tests with it have shown.
+# The review lists these things, because `sbatch --test-only` does not check them. Tests with Slurm 22.05 have
+# shown this.
 UNCHECKED = (
     "the body of the script, its paths and images",
     "whether the folders of the logs are there",
-    "limits that only make a job wait, as a partition's MaxTime where EnforcePartLimits is NO",
+    "limits that only make a job wait, such as MaxTime of a partition, if EnforcePartLimits is NO",
     "whether the partition is DOWN",
 )
 # The text before a message: "sbatch: error: Batch job submission failed: ".
@@ -145,7 +147,8 @@ def refusals(exit_status: int, stderr: str, options: Mapping[str, OptionSource])
 
     `options` has the options of the job by their long names.
     """
-    explained = [pair for line in stderr.splitlines() if (pair := _explained_line(line, options))]
+    lines = stderr.splitlines()
+    explained = [refusal for line in lines if (refusal := _explained_line(line, options))]
     has_specific = any(refusal.means for refusal, is_general in explained if not is_general)
     shown = [refusal for refusal, is_general in explained if not (is_general and has_specific)]
     # If two messages have the same explanation, only the first is shown. A dict keeps the last value of a
@@ -175,8 +178,8 @@ def _explained_line(line: str, options: Mapping[str, OptionSource]) -> tuple[Ref
         return Refusal(says=message), False
     entry, groups = entry_and_groups
     words = [word for word in groups if word]
-    # A name may be the slot "{0}", which stands for the option that the message names. The empty texts fill
-    # slots for which the message has no word.
+    # An entry may blame "{0}": the option that the message itself names. Slots without a word in the message
+    # become empty, and an empty name is not an option of the job.
     names = [name.format(*words, *[""] * 3) for name in options_at_fault(entry)]
     at_fault = tuple(options[name] for name in dict.fromkeys(names) if name in options)
     means, fix = filled_texts(entry, words)
