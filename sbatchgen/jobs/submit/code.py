@@ -1,7 +1,7 @@
-"""Makes checksums of the code of a job: of its trainer's files, or of the snapshot that the job would run.
+"""Makes checksums of the code that a job runs: the files of its trainers, or a snapshot of them.
 
-A review and a record hold the checksums, so that later commands notice an edited trainer. Files that a
-trainer does not import, such as installed packages, data and settings, have no checksum.
+A review and a record hold the checksums, so that later commands notice an edited trainer. Installed packages,
+data and settings have no checksum.
 """
 
 import contextlib
@@ -21,19 +21,21 @@ MAX_BYTES = 64 << 20  # the largest file that is read; a larger file is not the 
 _CHECKSUM_LENGTH = 40  # characters
 
 
-def trainer_checksums(main: TrainerJob) -> tuple[str, ...]:
-    """Return a row for each file of the user's own trainers in a job and its programs.
+def trainer_checksums(trainer_job: TrainerJob) -> tuple[str, ...]:
+    """Return a row for each file of the trainers of a job; the job's other programs have trainers too.
 
-    A row has a checksum and the file's name: "3f9a... train.py". Files that can't be read here have no row.
+    A row has a checksum and the file's name: "3f9a... train.py". A bundled trainer has no row, and neither
+    has a file that can't be read here.
     """
     paths: list[Path] = []
     programs = (
-        TrainerJob(program.job, main.submit_folder, main.environment) for program in main.resolved.programs
+        TrainerJob(program.job, trainer_job.submit_folder, trainer_job.environment)
+        for program in trainer_job.resolved.programs
     )
-    for job in (main, *programs):
+    for job in (trainer_job, *programs):
         if job.resolved.trainer and job.working_folder:
             paths += _trainer_files(job.resolved.trainer, job.working_folder, job.source)
-    return _checksum_rows(paths, main.submit_folder)
+    return _checksum_rows(paths, trainer_job.submit_folder)
 
 
 def script_checksums(script: JobScript, folder: Path) -> tuple[str, ...]:
@@ -51,8 +53,8 @@ def snapshot_checksum(snapshot: Snapshot) -> tuple[str, ...]:
     checksum = hashlib.sha256()
     for name in sorted(snapshot.sources):
         path = snapshot.root / name
-        contents = str(path.readlink()) if path.is_symlink() else _checksum(path)
-        checksum.update(f"{name}\0{contents}\0".encode("utf-8", "surrogateescape"))
+        target_or_checksum = str(path.readlink()) if path.is_symlink() else _checksum(path)
+        checksum.update(f"{name}\0{target_or_checksum}\0".encode("utf-8", "surrogateescape"))
     return (f"{checksum.hexdigest()[:_CHECKSUM_LENGTH]} {len(snapshot.sources)} files of the snapshot",)
 
 
