@@ -132,8 +132,9 @@ def diagnose(run: str, *, task: str, form: str) -> None:
 def _read_histories(name: str, pattern: str) -> list[History]:
     """Return the history of a run or of a point such as lr/0; for a sweep, the histories of its points.
 
-    `name` may also be a folder. `pattern` finds metrics in lines of the log. Points of a sweep without
-    metrics are excluded, and a note says how many.
+    `name` may also be a folder. `pattern` is a regular expression for lines of the log with metrics, and
+    "" without --metrics. Points of a sweep that have no metrics yet are left out, and a note
+    names them.
     """
     from sbatchgen.jobs.runs.events import FIX_WITHOUT_NUMBERS
     from sbatchgen.jobs.runs.plot import read_history
@@ -143,7 +144,8 @@ def _read_histories(name: str, pattern: str) -> list[History]:
     # The name of a run means this run, even if a folder has the same name.
     is_run_name = any(run.name == name for run in index.find(name, current_folder()))
     is_folder = folder.is_dir() and not is_run_name
-    is_own_folder = is_folder and folder.stat().st_uid == os.geteuid()  # it is read even if no index has it
+    # A folder of this user is read even if it is in no index of runs, such as a copy of a run folder.
+    is_own_folder = is_folder and folder.stat().st_uid == os.geteuid()
     if not is_own_folder:
         if plain_job := find_plain_job(index, name):
             history = read_history(plain_job.folder, pattern, [plain_job.record])

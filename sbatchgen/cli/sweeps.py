@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.submit.sbatch import SubmittedRun
     from sbatchgen.jobs.submit.submission import Submission
 
-ChoosePoints = Callable[["Sweep"], Iterable[int]]  # returns the numbers of the points to submit
+# A function that chooses points of a sweep to submit, and returns their numbers.
+ChoosePoints = Callable[["Sweep"], Iterable[int]]
 
 
 @click.command(cls=JobCommand)
@@ -73,7 +74,10 @@ def sweep(args: tuple[str, ...], /, job: str, **job_options: Any) -> None:
 def run_sweep(
     args: tuple[str, ...], job: str, job_options: dict[str, Any], choose: ChoosePoints | None = None
 ) -> None:
-    """Review a sweep, ask, and submit its points, or only those that `choose` returns, in job arrays."""
+    """Review a sweep, ask the user, and submit its points in job arrays.
+
+    With `choose`, only the points that it returns are submitted. `resubmit` chooses points so.
+    """
     from sbatchgen.jobs.resolved.request import with_sweep
     from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid, read_points
 
@@ -98,12 +102,14 @@ def run_sweep(
     job_options["array"] = "0"  # a placeholder: the arrays depend on the cluster, which the request names
     request = request_of(job, args, job_options)
     arrays = divide_into_arrays(chosen, _max_tasks(request.resolved))
-    # In a single array from point 0, the index of a task is the number of its point.
+    # Each task looks up its point. In a single array that begins with point 0, the index of a task is the
+    # number of its point. In other arrays, a task adds its index to the number of the array's first point.
     gets_first_point = len(arrays) > 1 or arrays[0].first_point > 0
     new_sweep = dataclasses.replace(
         new_sweep, submitted_points=len(chosen), gets_first_point=gets_first_point
     )
-    words = [word for text in params for word in ("--param", text)]  # for the recorded command
+    # The options of the sweep in the recorded command. `resubmit` reads the points from them again.
+    words = [word for text in params for word in ("--param", text)]
     words += ["--file", file] if file else []
     words += ["--random", str(random_count), "--seed", str(options["seed"])] if random_count else []
     words += ["--throttle", str(options["throttle"])] if options["throttle"] else []
@@ -147,9 +153,10 @@ def _throttle_within_budgets(throttle: int | None, point_count: int, array_count
 def _submit_arrays(
     request: Request, new_sweep: Sweep, arrays: list[SweepArray], options: dict[str, Any], *, is_new: bool
 ) -> None:
-    """Review the request of a sweep, ask, and submit its arrays.
+    """Review a sweep, ask the user, and submit its arrays.
 
-    `options` are those of `sweep`. A sweep that `is_new` must find no waiting or running job in its folder.
+    `options` has the options of the command `sweep` that do not describe the job. `is_new` is whether the
+    sweep is submitted for the first time. Its run folder must then have no waiting or running job.
     """
     from sbatchgen.jobs.review.review import folded
     from sbatchgen.jobs.review.screen import in_short
@@ -189,7 +196,10 @@ def _submit_to_slurm(
     throttle: int | None,
     runs: list[SubmittedRun],
 ) -> None:
-    """Keep the points of a sweep in its run folder, submit its arrays, and add them to `runs`."""
+    """Submit the arrays of a sweep, and add each submitted array to `runs`.
+
+    The points are written into the run folder first, where later commands such as `status` read them.
+    """
     from sbatchgen.jobs.submit import sbatch, sweep_arrays
 
     index = sbatch.open_index(os.environ, note)
