@@ -1,8 +1,8 @@
-"""The template's variables for a job with several programs, from which the script supervises the programs.
+"""Makes the template's variables for a job with several programs, which the script starts and watches.
 
-They hold bash functions that start the programs, tables of settings, the order of starts, and addresses. A
-program with `replicas` has several instances, and each other program has one. A sign is a key of `ready`
-that shows that a program is ready: url, port, file or log.
+The variables hold bash functions that start the programs, tables of settings, the order of starts, and
+addresses. A program with `replicas` has several instances, and each other program has one. A key `ready` says
+how to see that a program is ready. Its sign is url, port, file or log.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,35 +35,45 @@ def supervision_variables(resolved: ResolvedJob, folder_variable: str) -> dict[s
     other_names = [_bash_word(program) for program in programs if program.name != main]
     required_names = [_bash_word(program) for program in programs if not program.spec.optional]
     signs = {sign for program in programs for sign in program.ready.signs}
-    ports = sum(program.share.instances for program in programs)
-    may_end = any(program.spec.once for program in programs)
+    port_count = sum(program.share.instances for program in programs)
+    has_finite_program = any(program.spec.once for program in programs)
     may_restart = any(program.spec.restarts for program in programs)
     uses_urls = any(named_list.fact == "urls" for program in programs for named_list in program.lists)
     return {
         "programs": [_program_functions(program, folder_variable) for program in programs],
         "addresses": tuple(_all_address_lines(programs, slurm=resolved.uses_slurm)),
-        "ports": ports,
-        "first_port_of_programs": launch.first_port(resolved, ports),
-        # the main program last, because its errors may follow from another program's
+        "ports": port_count,
+        "first_port_of_programs": launch.first_port(resolved, port_count),
+        # The main program is last, because its errors may follow from those of another program.
         "names": " ".join([*other_names, *([main] if main else [])]),
-        "lasting": " ".join(required_names),
+        "lasting": " ".join(required_names),  # without a main program, the job ends with the last of these
         "main": main,
+        # Two parts of sentences in comments of the script: "The end of ... ends all", "until ... has failed".
         "ending": main or "the last",
         "watched": f"{main} has ended, or another" if main else "all have ended, or one",
-        "state_tables": " ".join(["pid", *["since"] * bool(signs), *["starts_of"] * may_restart]),
+        "state_tables": " ".join(_state_tables(has_signs=bool(signs), may_restart=may_restart)),
         "has_urls": uses_urls or any(program.share.replicas for program in programs),
         "tables": tuple(_tables(programs)),
-        "may_end": may_end,
-        "may_end_early": bool(may_end and main),
+        "may_end": has_finite_program,
+        "may_end_early": bool(has_finite_program and main),
         "may_restart": may_restart,
         "has_optional": any(program.spec.optional for program in programs),
         "has_grace": any(program.spec.grace != GRACE_S for program in programs),
-        "asks": bool(signs),
+        "asks": bool(signs),  # whether the script asks programs if they are ready
         "asks_hosts": any(program.ready.signs and program.share.nodes > 1 for program in programs),
         **{f"asks_{sign}": sign in signs for sign in ("url", "port", "file", "log")},
         "order": tuple(_start_order(programs)),
         "asks_to_stop": resolved.asks_to_stop,
     }
+
+
+def _state_tables(*, has_signs: bool, may_restart: bool) -> Iterator[str]:
+    """Yield the names of bash's arrays in which the script keeps the state of each program."""
+    yield "pid"
+    if has_signs:
+        yield "since"
+    if may_restart:
+        yield "starts_of"
 
 
 def _bash_word(program: JobProgram) -> str:
