@@ -1,6 +1,8 @@
-"""The options of sbatch that sbatchgen knows: YAML key, flag, directive and help, in the script's order.
+"""Declares the options of sbatch that sbatchgen knows.
 
-Other options pass through `extra_options`. Names and meanings: sbatch(1), Slurm 20.11 to 26.05.
+Each field of `SbatchOptions` makes a key of job files, a flag, a directive and their help. The order of the
+fields is the order of the directives in a script. A job sets other options with the key `extra_options`. The
+names and meanings are those of sbatch(1) in Slurm 20.11 to 26.05.
 """
 
 import re

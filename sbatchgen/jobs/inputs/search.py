@@ -250,7 +250,7 @@ class Places:
 
 
 def _refuse_other_kinds(name: str, folder: Path) -> None:
-    """Raise DocumentError if a file with this name in a folder is no profile, but for example a job."""
+    """Raise DocumentError if a file with this name in a folder is not a profile, but for example a job."""
     from sbatchgen.base.wrong_file import wrong_kind
 
     if problem := wrong_kind(name, "profile", "profile", folder=folder):

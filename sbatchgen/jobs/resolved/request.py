@@ -41,8 +41,9 @@ class Request(NamedTuple):
     resolved: ResolvedJob
     places: Places  # where templates are searched for
     profile_file: Path
-    profile_by: Origin = BY_DEFAULT  # where the profile was named
-    rerun: tuple[str, ...] = ()  # the command that renders the script again: ("sbatchgen", "render", ...)
+    profile_by: Origin = BY_DEFAULT  # where the user named the profile, or why the default was taken
+    # The command that makes the same request again: ("sbatchgen", "render", "ddp", "--profile", ...).
+    rerun: tuple[str, ...] = ()
 
 
 def read_request(
@@ -87,9 +88,12 @@ def read_request(
 
 
 def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[Layer]:
-    """Return the layers of sbatchgen.yaml, of the job file and of the command line, the lowest first."""
+    """Return the layers of sbatchgen.yaml, of the job file and of the command line, the lowest first.
+
+    There is no layer for a file that does not exist, or that is not named. `text` is as in `read_request`.
+    """
     layers, folder = [flags], places.folder
-    if job not in MODES:
+    if job not in MODES:  # then it is the name of a job file
         job_file = _job_file(job, folder) if text is None else Path(job)
         layers.insert(0, _read_layer(Level.JOB, job_file, folder, text))
     if project := places.project:
@@ -175,7 +179,7 @@ def _job_file(job: str, folder: Path) -> Path:
 
         fix = did_you_mean(job, MODES)
         if path.suffix or "/" in job:
-            # A user may have typed job.yml for job.yaml, so the pattern is only *.y*.
+            # A user may have typed job.yml for job.yaml, so files with endings such as .y* are similar.
             similar_files = (folder / path.parent).glob(f"*{escape(path.suffix[:2])}*")
             files = {file.stem: path.parent / file.name for file in similar_files}
             near = files.get(nearest(path.stem, files))
