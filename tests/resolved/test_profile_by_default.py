@@ -104,6 +104,12 @@ def test_a_template_lies_beside_the_folder_of_a_named_profile(folder: Path, comm
     assert command("site/profiles/here.yaml", program=trial.cli).status == 0
 
 
+def test_the_name_of_a_profile_is_quoted_in_the_fix(login_node: Path, command: Command) -> None:
+    add(login_node, "a b", "c")
+    done = command("render", "single")
+    assert "fix: add --profile 'a b', or export SBATCHGEN_PROFILE='a b'\n" in done.err
+
+
 def test_a_file_that_is_no_profile_is_read_in_the_folder_of_the_job(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

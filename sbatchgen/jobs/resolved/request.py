@@ -90,7 +90,8 @@ def read_request(
 def _layers(job: str, flags: Layer, places: Places, text: str | None) -> list[Layer]:
     """Return the layers of sbatchgen.yaml, of the job file and of the command line, the lowest first.
 
-    There is no layer for a file that does not exist, or that is not named. `text` is as in `read_request`.
+    Only the command line always has a layer. `text` is the text of the job file, if an editor has not saved
+    it yet.
     """
     layers, folder = [flags], places.folder
     if job not in MODES:  # then it is the name of a job file
@@ -219,7 +220,8 @@ def _profile_by_default(places: Places) -> tuple[str, Origin]:
         return names[0], Origin(Level.DEFAULT, ONLY_PROFILE)
     if names:
         what = f"no profile is named, and you have several: {first_names(names, 5)}"
-        fix = f"add --profile {names[0]}, or export SBATCHGEN_PROFILE={names[0]}"
+        name = quoted(names[0])
+        fix = f"add --profile {name}, or export SBATCHGEN_PROFILE={name}"
         raise CommandLineError.of(what, fix=fix)
     new_file = quoted(str(places.new_profile))
     fix = f"describe this cluster: sbatchgen profile discover --name mycluster --write {new_file}"
