@@ -33,7 +33,11 @@ class Problems:
         self._shown: list[Problem] = []
 
     def add(self, line: int, what: str, fix: str | Callable[[], str] = "") -> None:
-        """Add a problem; `fix` is a function if the fix takes time to find."""
+        """Add a problem at a line of the file.
+
+        `fix` is a text or a function that returns the text. The function is only called for a problem that is
+        shown, because some fixes take time to find.
+        """
         self.count += 1
         if self.count <= MAX_SHOWN:
             text = fix if isinstance(fix, str) else fix()
@@ -66,7 +70,7 @@ def shortened(text: str) -> str:
 def compose(text: str, problems: Problems) -> yaml.Node:
     """Return the root node of the only document of a text; an empty mapping if there is no document.
 
-    Raises DocumentError: the text is not YAML, or has several documents.
+    Raises DocumentError if the text is not YAML, or has several documents.
     """
     text = text.removeprefix("\ufeff")
     if match := yaml.reader.Reader.NON_PRINTABLE.search(text):  # the parser reports it without a line
@@ -102,9 +106,9 @@ class _Composer(*_BASES):  # type: ignore[misc]
         self.problems = problems
         self.depth = 0  # how many lists and mappings the next node is in
         self.count = 0  # how many values were read
-        self.sizes: dict[
-            str, int
-        ] = {}  # the number of values below each anchor; no anchor that is still being read
+        # How many values each anchor names. An anchor is added after its last value, so that an alias inside
+        # its own anchor is refused.
+        self.sizes: dict[str, int] = {}
 
     def compose_node(self, parent: Any, index: Any) -> yaml.Node:
         """Return the next node; PyYAML calls this method for each node."""
