@@ -17,6 +17,7 @@ from sbatchgen.base.errors import SbatchgenError, SlurmError
 from sbatchgen.check.sbatch.array import indices
 from sbatchgen.jobs.resolved.sweep import divide_into_arrays, grid
 from sbatchgen.jobs.review.review import review_of_script
+from sbatchgen.jobs.runs import folder_check
 from sbatchgen.jobs.runs.points import POINTS_FILE
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm.client import Output
@@ -213,6 +214,20 @@ def test_values_that_the_trainer_refuses_only_together_are_told(command: Command
     done = command("sweep", "cpu", *words, *values, "--", "--dataset", "fake")
     assert (done.err.count("the trainer refuses"), done.status) == (1, 3), done.err
     assert "--batch-size 100" in done.err
+
+
+@pytest.mark.parametrize(
+    ("values", "count", "last"),
+    [
+        (("a=1,2", "b=1,2", "c=1,2"), 7, ("2", "2", "1")),  # 2 2 2 has only pairs of other points
+        ((f"a={','.join(map(str, range(99)))}", f"b={','.join(map(str, range(99)))}"), 96, ("1", "32")),
+    ],
+)
+def test_the_trainer_checks_points_with_new_values_and_pairs(
+    values: tuple[str, ...], count: int, last: tuple[str, ...]
+) -> None:
+    checked = folder_check._points_to_check(grid(values, None, 0))
+    assert (len(checked), len({*checked}), checked[-1]) == (count, count, last)
 
 
 def send(limit: int, sent: list[tuple[str, ...]], why: SbatchgenError) -> SubmitArray:

@@ -30,7 +30,9 @@ from sbatchgen.jobs.runs import record
 from sbatchgen.jobs.slurm.queue import key_of, squeue_jobs
 
 LOOK_TIMEOUT_S = 30  # the time limit of `python3 training --look`
-MAX_CHECKED_POINTS = 64  # points of a sweep that the trainer checks; each check takes 50 ms
+# The most points of a sweep that the trainer checks for a new value, and for a new pair of values. Each check
+# takes 50 ms.
+MAX_CHECKED_VALUES, MAX_CHECKED_PAIRS = 64, 32
 MAX_CHECKED_RECORDS = 100  # the newest submissions of a run folder whose jobs may still wait or run
 # Fixes for a run folder that is in use, or that has a checkpoint with other settings.
 FIX_OTHER_RUN = "start another run: --run-dir runs/NAME"
@@ -139,19 +141,24 @@ def _refused_values(resolved: ResolvedJob, sweep: Sweep, flags: Sequence[str]) -
 
 
 def _points_to_check(sweep: Sweep) -> list[tuple[str, ...]]:
-    """Return the points that the trainer checks: all of them, or MAX_CHECKED_POINTS of a larger sweep.
+    """Return the points that the trainer checks, so that all values and pairs of values are checked.
 
     The points in which a value occurs for the first time come first, because most mistakes are in one value.
-    The other points may still have values that the trainer refuses only together.
+    Points with a new pair of values follow, because the trainer may refuse two values only together. The
+    numbers of both are limited, and a large sweep has points that are not checked.
     """
-    seen_values: set[tuple[str, str]] = set()  # names of parameters, each with a value
+    seen: set[tuple[tuple[str, str], ...]] = set()  # values and pairs of values, each with its parameter
     with_new_value: list[tuple[str, ...]] = []
-    with_known_values: list[tuple[str, ...]] = []
+    with_new_pair: list[tuple[str, ...]] = []
     for point in sweep.points:
-        values = {*zip(sweep.names, point, strict=True)}
-        (with_known_values if values <= seen_values else with_new_value).append(point)
-        seen_values |= values
-    return [*with_new_value, *with_known_values][:MAX_CHECKED_POINTS]
+        settings = [*zip(sweep.names, point, strict=True)]
+        values, pairs = {(setting,) for setting in settings}, {*itertools.combinations(settings, 2)}
+        if not values <= seen:
+            with_new_value.append(point)
+        elif not pairs <= seen:
+            with_new_pair.append(point)
+        seen |= values | pairs
+    return [*with_new_value[:MAX_CHECKED_VALUES], *with_new_pair[:MAX_CHECKED_PAIRS]]
 
 
 def _refused_arguments(problem: Problem, at: str = "") -> Finding:
