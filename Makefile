@@ -25,7 +25,7 @@ TORCH_OLDEST ?= torch==2.2.2 torchvision==0.17.2 'numpy<2'
 
 BIN := $(VENV)/bin
 BIN_OLDEST := $(VENV_OLDEST)/bin
-.PHONY: smoke-gpu demo docs test tests proofs test-fast test-oldest check lint types words compiled clean sid page-packages page-tests modules old-python changelog release
+.PHONY: smoke-gpu demo docs test tests proofs test-fast test-oldest check lint types words forms compiled clean sid page-packages page-tests modules old-python changelog release
 
 # Test files are shared out among so many processes, the longest first: more than cores, since jobs wait. Tests on
 # another Slurm are a part of their own. `make test PYTEST_ADDOPTS=--update-durations` measures them again.
@@ -79,7 +79,11 @@ docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going --conf-dir docs . build/site
 	@echo 'The site is in build/site: open build/site/index.html'
 
-check: lint types words
+check: lint types words forms
+
+# What a change breaks easily: the length of a function, the form of a fragment of the changelog.
+forms: $(VENV)/.test
+	$(BIN)/python -m pytest -q -p no:xdist tests/test_changes.py tests/test_sizes.py tests/test_quoted_names.py
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

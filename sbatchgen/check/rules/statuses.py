@@ -122,14 +122,7 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
     keeps_status = any(not last.at <= use.at < last.end for use in status_uses)
     wait = _wait_for_all(script)
     if wait and (wait is last or (hides_status and not keeps_status)):
-        what = "wait without a process ends with status 0: a failed job is shown as COMPLETED"
-        if wait.arguments:
-            what = (
-                "wait for several processes ends with the status of the last one: a failed job is shown as "
-            )
-            what += "COMPLETED"
-        fix = "pids+=($!) after each &, and wait $pid for each"
-        yield Hit(script.at_command(wait), what, fix, "info" if wait is last else None)
+        yield _status_lost_in_wait(script, wait, is_last=wait is last)
         return
     work = last_work(script)
     # A server ends only when it is killed, so its status means nothing.
@@ -149,6 +142,16 @@ def _hidden_by_last_command(script: JobScript) -> Iterator[Hit]:
             )
         fix = "set -e at the start, or keep the status: rc=$?; ...; exit $rc"
         yield Hit(script.at_command(last), what, fix)
+
+
+def _status_lost_in_wait(script: JobScript, wait: Command, *, is_last: bool) -> Hit:
+    """Return the finding that `wait` hides the status of programs in the background."""
+    lost = "wait without a process ends with status 0"
+    if wait.arguments:
+        lost = "wait for several processes ends with the status of the last one"
+    fix = "pids+=($!) after each &, and wait $pid for each"
+    what = f"{lost}: a failed job is shown as COMPLETED"
+    return Hit(script.at_command(wait), what, fix, "info" if is_last else None)
 
 
 def _wait_for_all(script: JobScript) -> Command | None:

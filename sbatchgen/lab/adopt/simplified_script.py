@@ -118,20 +118,15 @@ def _with_new_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     """
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
-    outer_commands = [command for command in body.commands if not command.context.function]
 
-    def is_in_function(at: int) -> bool:
-        return any(function.start < at < function.end for function in functions)
+    def is_old_parameter(name: str, at: int) -> bool:
+        # In a function, $1 is an argument of the function.
+        return name.isdigit() and not any(function.start < at < function.end for function in functions)
 
-    changes_parameters = any(
-        command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
-        for command in outer_commands
+    parameters = [use.name for use in body.variable_uses if is_old_parameter(use.name, use.at)]
+    new_names = (
+        {} if _changes_parameters(script) else {name: f"ARG{name}" for name in parameters if name != "0"}
     )
-    new_names: dict[str, str] = {}
-    # In a function, $1 is an argument of the function. After `shift`, $1 is another argument of the script.
-    for use in () if changes_parameters else body.variable_uses:
-        if use.name.isdigit() and use.name != "0" and not is_in_function(use.at):
-            new_names[use.name] = f"ARG{use.name}"
     # Programs may read an exported variable by its name, so its name stays.
     exported_names = {
         assignment.name
@@ -145,12 +140,21 @@ def _with_new_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.variable_uses]
     edits = {}  # by their offsets, because the same occurrence may be listed twice
     for at, name in occurrences:
-        if name in new_names and not (name.isdigit() and is_in_function(at)):
+        if name in new_names and (not name.isdigit() or is_old_parameter(name, at)):
             new_name = new_names[name]
             if script.text[at - 1] == "$":  # $1x becomes ${ARG1}x, because $ARG1x is another variable
                 new_name = f"{{{new_name}}}"
             edits[at] = _Edit(at, at + len(name), new_name)
     return _edited(script, edits.values()), new_names
+
+
+def _changes_parameters(script: JobScript) -> bool:
+    """Return whether $1 may be another value later in the script, as after `shift`."""
+    outer_commands = [command for command in script.body.commands if not command.context.function]
+    return any(
+        command.name in ("getopts", "shift") or (command.name == "set" and "--" in command.arguments)
+        for command in outer_commands
+    )
 
 
 class _DefaultExpansion(NamedTuple):
