@@ -71,7 +71,7 @@ def _deleted_results(script: JobScript) -> Iterator[Hit]:
             continue
         for word in command.words[1:]:
             folder = script.body.text_of(word).rstrip("/*")
-            if len(folder) < 3 or re.match("-|/(?:tmp|dev)", folder) or "cache" in folder.lower():
+            if len(folder) < 3 or re.match(r"-|/(?:tmp|dev)(?:/|$)", folder) or "cache" in folder.lower():
                 continue  # an option, or a folder that the next start makes again
             folder_in_text = re.compile(rf"(?:^|[\s=\"']){re.escape(folder)}(?:[/\s\"']|$)")
             for launch in script.launches:
@@ -89,7 +89,11 @@ def _deleted_results(script: JobScript) -> Iterator[Hit]:
 def _deleted_input(script: JobScript) -> Iterator[Hit]:
     """Find a file that the script reads and later removes, so that a second run lacks the file."""
     readers: dict[str, Command] = {}  # name of a file -> the last command that reads it
+    work_starts = min((launch.command.at for launch in script.launches), default=len(script.text))
     for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
+        # After the first program, a file may be a result of this program, which a second run makes again.
+        if command.at > work_starts or _packs(command):
+            continue
         has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
         inputs = command.words[1:-1] if has_target else command.words[1:]
         for word in inputs if command.context.is_top_level else ():
@@ -110,6 +114,16 @@ def _deleted_input(script: JobScript) -> Iterator[Hit]:
                 return
 
 
+def _packs(command: Command) -> bool:
+    """Return whether a command writes an archive, as `tar czf results.tgz results` does."""
+    options = command.arguments[0] if command.arguments else ""
+    is_short = not options.startswith("--")
+    return command.name == "tar" and bool(
+        (is_short and re.fullmatch("-?[A-Za-z]*[cru][A-Za-z]*", options))
+        or {"-c", "--create", "--append", "--update"} & {*command.arguments}
+    )
+
+
 def _is_made_before(word: Word, reader: Command, script: JobScript) -> bool:
     """Return whether the script itself makes the file that `word` names, before `reader` reads it.
 
@@ -117,7 +131,9 @@ def _is_made_before(word: Word, reader: Command, script: JobScript) -> bool:
     """
     earlier = script.body.source.text[: reader.at]
     name = re.escape(word.text.strip('"'))
-    return bool(re.search(rf"(?:>|-[oOP]|touch|wget|curl|mktemp)[^\n]*{name}", earlier)) or any(
+    return bool(
+        re.search(rf"(?:>|-[oOP]|touch|mkdir|wget|curl|git clone|mktemp)[^\n]*{name}", earlier)
+    ) or any(
         command.words[-1].text == word.text
         for command in script.named("cp", "rsync", "ln")
         if command.at < reader.at
