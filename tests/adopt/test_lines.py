@@ -259,6 +259,20 @@ def test_what_is_understood() -> None:
     hold(check, UNDERSTOOD)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        'srun bash -c "python t.py --d $SLURM_STEP_GPUS"',
+        'CMD="python t.py --d $SLURM_STEP_GPUS"\nsrun bash -c "$CMD"',
+        'srun bash -c "python t.py --d ${SLURM_STEP_GPUS}"',
+    ],
+)
+def test_a_value_of_the_batch_script_stays_the_value_of_the_batch_script(body: str) -> None:
+    adoption = of_body(body)
+    assert not adoption.lost
+    assert "SLURM_STEP_GPUS" in str(job(adoption))
+
+
 LOST = [  # a body, the line, and the reason
     ("python a.py &\npython b.py &\nwait", 5, "another training at the same time"),
     ("for i in 1 2; do\npython t.py --seed $i\ndone", 5, "a loop"),
@@ -272,6 +286,26 @@ LOST = [  # a body, the line, and the reason
     ("numactl -N0 python t.py", 5, "--cpu-bind"),
     ("[ -d x ] && A=y || A=$B\nL=(--a $A)\nA=z$B\npython t.py ${L[@]}", 8, "known only when the job runs"),
     ("srun bash -c 'X=$(nproc)\npython t.py $X'", 5, "a value that is known only when the job runs"),
+    (
+        "echo $SLURM_STEP_GPUS\nsrun bash -c 'python t.py --d $SLURM_STEP_GPUS'",
+        6,
+        "known only when the job runs",
+    ),
+    (
+        "echo $SLURM_STEP_GPUS \"on $SLURM_STEP_GPUS\"\nsrun bash -c 'python t.py $SLURM_STEP_GPUS'",
+        6,
+        "known only when",
+    ),
+    (
+        'srun bash -c "echo $SLURM_STEP_GPUS_; python t.py \\$SLURM_STEP_GPUS"',
+        5,
+        "known only when the job runs",
+    ),
+    (
+        "srun bash -c 'X=$(nproc); python t.py $X' \"of $XS\"",
+        5,
+        "a value that is known only when the job runs",
+    ),
     ("srun --cpu-bind=$B python t.py", 5, "--cpu-bind of srun: its value"),
     ("torchrun --nproc_per_node=4 --log_dir $! t.py", 5, "--log-dir of torchrun"),
     ("srun bash -c 'python t.py; cp a b'", 5, "a command after the launch"),

@@ -223,12 +223,27 @@ def _task_argument(draft: Draft, piece: Piece, body: Body) -> str | None:
     # ${NAME:-DEFAULT} has the same value in the batch script if the script does not set NAME.
     is_plain = is_plain or (piece.operator in (":-", "-") and piece.name not in draft.script.assigned_names)
     is_set_in_task = any(assignment.name == piece.name for assignment in body.assignments)
-    may_differ = is_set_in_task or _STEP_VARIABLES.fullmatch(piece.name)
-    # Text that the batch script also expands, outside of single quotes and without a backslash, has the same
-    # value in the batch script and in the task.
+    is_of_step = _STEP_VARIABLES.fullmatch(piece.name) is not None
+    is_same = is_plain and not is_set_in_task and not is_of_step
+    is_same = is_same or _is_in_batch_script(draft, piece, only_launch=is_of_step)
+    return _batch_argument(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None
+
+
+def _is_in_batch_script(draft: Draft, piece: Piece, *, only_launch: bool) -> bool:
+    r"""Return whether the batch script expands a piece too. The task then gets the value of the batch script.
+
+    The piece is then in a text outside of single quotes and without a backslash, such as the string of
+    `bash -c "python train.py $X"`. With `only_launch`, only strings with commands count, which are in the
+    statement of the launch or in the value of a variable there.
+    """
     words = [assignment.word for assignment in draft.body.assignments if assignment.word]
     words += [word for command in draft.body.commands for word in command.words]
-    texts = [word.text for word in words if not word.text.startswith("'")]
-    is_in_batch_script = any(piece.text in text and f"\\{piece.text}" not in text for text in texts)
-    is_same = is_in_batch_script or (is_plain and not may_differ)
-    return _batch_argument(draft, piece, word=Word((), 0, 0, body.source)) if is_same else None
+    if only_launch:
+        launch_words = [word for word in words if word.line in draft.launch_lines]
+        names = {name for word in launch_words for name in word.variables}
+        assignments = [assignment for name in names for assignment in draft.body.assignments_of(name)]
+        launch_words += [assignment.word for assignment in assignments if assignment.word]
+        words = [word for word in launch_words if re.search(r"\s", word.text)]
+    end = r"\b" if piece.text[-1:].isidentifier() else ""  # $RANK is not in $RANKS
+    expansion = re.compile(rf"(?<!\\){re.escape(piece.text)}{end}")
+    return any(expansion.search(word.text) for word in words if not word.text.startswith("'"))
