@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _POLL_S, _MAX_POLL_S = 1.0, 10.0  # seconds between two questions to Slurm: at first, and at most
 # The other uses of a session, each with its option. Without one of them, a shell is opened.
 _OPTION_OF_USE = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
+# Parameters of the command that also count for a session that was submitted earlier.
+_SESSION_PARAMETERS = frozenset(("job", "yes", "dry_run", "budget", "use", "debug"))
 _CONNECTION_LOST = 255  # exit status of srun if it could not connect
 
 
@@ -90,9 +92,7 @@ def shell(
     --time a shell has an hour. With --keep a lost connection does not end the job: sbatchgen shell RUN
     opens another shell there.
     """
-    from sbatchgen.base.machine import packages
     from sbatchgen.jobs.review.screen import in_short
-    from sbatchgen.lab.shell import remote
 
     if use and command:
         what = f"{_OPTION_OF_USE[use]} takes no command"
@@ -103,15 +103,9 @@ def shell(
             what = f"--debug needs a terminal, and there is no terminal {where}"
             raise CommandLineError.of(what, fix="leave --debug out")
         os.environ["SBATCHGEN_DEBUG"] = str(debug)  # srun passes it on to the session, which starts pdb
-    session_record = _find_session(job)
-    if session_record and use == "config":
-        _find_queue_row(session_record)  # raises if the job has ended
-        put(remote.host_block(session_record, packages.own_command()))
+    if session_record := _find_session(job):
+        _use_session(session_record, command, use, dry_run=dry_run)
         return
-    if session_record:
-        is_abandoned = _input_is_closed if use == "relay" else None
-        row = _wait_until_running(session_record, is_abandoned=is_abandoned)
-        sys.exit(_attach(row, session_record, command, use, is_first=False))
     if use in ("config", "relay"):
         fix = "name the run of a shell; see your runs: sbatchgen status"
         raise CommandLineError.of(f"there is no shell named {job}", fix=fix)
@@ -158,6 +152,45 @@ def _find_session(name: str) -> Record | None:
     runs = index.find(name, current_folder()) if index else []
     submissions = records(runs[0].folder) if len(runs) == 1 else []
     return submissions[-1] if submissions and session.is_session(submissions[-1]) else None
+
+
+def _use_session(record: Record, command: tuple[str, ...], use: str | None, *, dry_run: bool) -> None:
+    """Use a session that was submitted earlier, and exit with the status of its shell or command.
+
+    Raises CommandLineError for options of a job, because the session has its nodes and its time already.
+    """
+    from sbatchgen.base.machine import packages
+    from sbatchgen.lab.shell import remote
+
+    _refuse_job_options(record)
+    if use == "config" or dry_run:
+        row = _find_queue_row(record)  # raises if the job has ended
+    if use == "config":
+        put(remote.host_block(record, packages.own_command()))
+        return
+    if dry_run:
+        what = f"this would use job {record.job} of run {record.run}, which is {row.state.name}"
+        note(f"note: {what}, and submit no job")
+        return
+    is_abandoned = _input_is_closed if use == "relay" else None
+    row = _wait_until_running(record, is_abandoned=is_abandoned)
+    sys.exit(_attach(row, record, command, use, is_first=False))
+
+
+def _refuse_job_options(record: Record) -> None:
+    """Raise CommandLineError if the command has an option, such as --time, that only a new job can obey."""
+    context = click.get_current_context()
+    typed = [
+        parameter.opts[0]
+        for parameter in context.command.get_params(context)
+        if parameter.name
+        and parameter.name not in _SESSION_PARAMETERS
+        and context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+    ]
+    if typed:
+        options = " and ".join(typed)
+        what = f"shell {record.run} uses job {record.job}, which can't get another {options}"
+        raise CommandLineError.of(what, fix=f"leave {options} out")
 
 
 def _submit_and_open(submission: Submission, keep_s: int, command: tuple[str, ...], use: str | None) -> int:

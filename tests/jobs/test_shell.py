@@ -246,6 +246,18 @@ def test_a_kept_job_outlives_its_terminal(site: Site, terminals: Terminals) -> N
     assert "sbatchgen shell kept-shell" in str(terminal.before)
     typed(terminal, "nohup sleep 601 & sleep 1")
     typed(terminal, "train sleep", "trained")
+    job = site.cluster.job(last_job(site))
+    dry_run = site.sbatchgen("shell", "kept-shell", "--dry-run", "--", "touch", "must-not-be", check=True)
+    assert dry_run.stderr == (
+        f"note: this would use job {job['JobId']} of run kept-shell, which is RUNNING, and submit no job\n"
+    )
+    for words in (("--keep", "1h"), ("--time", "2:00:00"), ("--keep", "1h", "--nodes", "2")):
+        refused = site.sbatchgen("shell", "kept-shell", *words)
+        options = " and ".join(words[::2])
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"which can't get another {options}\n" in refused.stderr
+        assert f"fix: leave {options} out\n" in refused.stderr
+    assert not (site.folder / "must-not-be").exists()
     terminal.close(force=True)
     other = terminals.shell("kept-shell")
     assert "sleep 601" in typed(other, "pgrep --list-full sleep")
