@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.fixtures import VISIBLE
 from tests.cluster.slurm import Cluster
-from tests.conftest import fit_the_schema
+from tests.conftest import REPOSITORY, fit_the_schema
 from tests.jobs.jobs import SBATCHGEN
 
 CONDA = "CondaError: Run 'conda init' before 'conda activate'"
@@ -159,6 +159,16 @@ def test_what_else_is_asked_about_plain_jobs(plain: Plain) -> None:
             "--array=3-5", "--wrap", "test $SLURM_ARRAY_TASK_ID = 3 || nosuchthing", cwd=plain.work
         )
     )
+    named_like_a_task = str(
+        cluster.sbatch(
+            "-J",
+            "x ArrayJobId=9 ArrayTaskId=1",
+            "--output=its.log",
+            "--wrap",
+            "echo seen; exit 3",
+            cwd=plain.work,
+        )
+    )
     parts = str(cluster.sbatch("-n1", ":", "-n1", "--wrap", "echo loss; nosuchpart", cwd=plain.work))
     long = str(
         cluster.sbatch(
@@ -173,6 +183,8 @@ def test_what_else_is_asked_about_plain_jobs(plain: Plain) -> None:
         assert f"task 5 of job {array}_5 failed" in plain.sbatchgen("diagnose", *typed).stdout
     assert "task 5" in plain.sbatchgen("status", array).stdout
     assert "has no task 9" in plain.sbatchgen("diagnose", f"{array}_9").stderr
+    cluster.wait(named_like_a_task)
+    assert plain.sbatchgen("logs", named_like_a_task).stdout == "seen\n"
     cluster.wait(long, ["RUNNING"])
     cluster.until(lambda: (plain.work / f"slurm-{long}.out").read_text().count("loss") == 2, "two steps")
     assert "loss 0.25" in plain.sbatchgen("status", long).stdout
@@ -223,3 +235,20 @@ def test_what_is_no_log_is_refused(plain: Plain) -> None:
             done = plain.sbatchgen(command, word)
             assert done.returncode in (2, 3)
             assert says in done.stderr, (command, word, done.stderr)
+
+
+@pytest.mark.proof
+@pytest.mark.slow
+def test_tasks_of_an_array_that_the_controller_has_forgotten_are_found_in_the_database(
+    slurm_root: Path | None,
+) -> None:
+    accounts = ("add account mine", "add user alice account=mine")
+    with Cluster(visible=VISIBLE, root=slurm_root, settings="MinJobAge=2\n", accounts=accounts) as cluster:
+        body = "test $SLURM_ARRAY_TASK_ID = 1 && exec sleep 600; nosuchthing"
+        array = cluster.sbatch("--array=0-1", "--wrap", body)
+        cluster.wait(f"{array}_1", ["RUNNING"])
+        ended = ["scontrol", "show", "job", f"{array}_0"]
+        cluster.until(lambda: cluster.run(ended).returncode != 0, "a forgotten task", timeout=200)
+        command = [str(SBATCHGEN), "diagnose", str(array), "--format", "json"]
+        done = cluster.run(command, env={"PYTHONPATH": str(REPOSITORY)}, check=True)
+    assert json.loads(done.stdout)["says"] == f"task 0 of job {array}_0 failed, exit status 127"

@@ -52,6 +52,11 @@ def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]
     fields = _fields_of_jobs([*found_ids], environment)
     jobs = [_any_job(row, fields.get(row.id, {})) for row in rows]
     jobs += _jobs_in_database([id_ for id_ in ids if id_ not in found_ids], environment)
+    # The controller forgets the tasks of an array one by one, each MinJobAge seconds after the task's end.
+    arrays = {str(row.base_id) for row in rows if row.task}
+    tasks = _jobs_in_database([id_ for id_ in ids if id_ in arrays], environment)
+    known_ids = {row.id for row in rows}
+    jobs += [task for task in tasks if task.row.state.ended and task.row.id not in known_ids]
     if any(job.row.state.name == "CANCELLED" for job in jobs):
         jobs = [*_with_cancelling_users(jobs, environment)]
     return jobs
@@ -92,17 +97,18 @@ def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
     """
     for block in re.split(r"^(?=JobId=)", printed, flags=re.MULTILINE):
         first_line = block.partition("\n")[0]
+        ids_text, _, job_name = first_line.partition(" JobName=")
         ids = {
             name: match[1]
             for name in ("JobId", "ArrayJobId", "ArrayTaskId", "HetJobId", "HetJobOffset")
-            if (match := re.search(rf"(?:^| ){name}=(\S+)", first_line))
+            if (match := re.search(rf"(?:^| ){name}=(\S+)", ids_text))
         }
         id_ = ids.get("JobId", "")
         if "ArrayJobId" in ids:
             id_ = f"{ids['ArrayJobId']}_{ids.get('ArrayTaskId', '')}"
         elif "HetJobId" in ids:
             id_ = f"{ids['HetJobId']}+{ids.get('HetJobOffset', '0')}"
-        fields = {"JobName": first_line.partition("JobName=")[2]}
+        fields = {"JobName": job_name}
         for line in block.split("\n")[1:]:
             if match := _FIELD.match(line):
                 fields[match[1]] = read_text(match[2])
