@@ -136,7 +136,7 @@ class PartitionFacts(NodeFacts, GpuLimits, StartFacts):
     mem_per_node_max: Memory | None = described("Most memory of a job on a node (MaxMemPerNode).")
     cpus_per_node_max: Count | None = described("Most CPUs of all jobs on a node (MaxCPUsPerNode).")
     shapes: tuple[NodeShape, ...] = described(
-        "Kinds of its nodes, if they differ. A key that the partition lacks has the largest of their values.",
+        "Kinds of its nodes, if they differ. The largest sets its cpus_per_node and mem_per_node.",
         (),
     )
     accounts: tuple[Text, ...] = described("Accounts that may use it; empty: any.", ())

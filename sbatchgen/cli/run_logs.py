@@ -104,6 +104,9 @@ def logs(run: str, *, follow: bool, lines: int | None, task: str, program: str, 
     if lines is None and (follow or form == "json"):
         lines = DEFAULT_LINES
     if plain_job := find_plain_job(index, run, task):
+        if program:
+            what = f"{run} is a job of plain sbatch, which has one log for all of its programs"
+            raise CommandLineError.of(what, at="--program", fix="leave --program out")
         with _log_printer(form, run) as print_piece:
             _show_plain_log(plain_job, run, lines, print_piece, follow=follow)
         return

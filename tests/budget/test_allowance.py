@@ -236,7 +236,7 @@ def test_a_part_of_an_hour_is_shown_as_it_is(tmp_path: Path) -> None:
     whats = [(problem.what, problem.fix) for problem in caught.value.problems]
     assert whats == [
         ("this job may take 0.6667 GPU-hours; 0.5 of 0.5 are left", "--time 0-00:15:00"),
-        ("this job may take 0.6667 GPU-hours; 0.25 may be in one job", "--time 0-00:07:00"),
+        ("this job may take 0.6667 GPU-hours; 0.25 may be in one submission", "--time 0-00:07:00"),
     ]
 
 

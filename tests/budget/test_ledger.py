@@ -112,7 +112,7 @@ def test_a_sweep_runs_no_more_points_at_once_than_the_budget_leaves(user: User) 
 def test_of_a_chain_that_does_not_fit_no_job_is_submitted(user: User) -> None:
     done = user.type(*CHAIN, "--chain", "3", "--time", "1:00:00", "--nodes", "1", "--gpus-per-node", "4")
     assert (done.returncode, user.jobs()) == (7, 0), done.stderr
-    assert "this job may take 12 GPU-hours; 10 of 10 are left" in done.stderr
+    assert "this submission of 3 jobs may take 12 GPU-hours; 10 of 10 are left" in done.stderr
 
 
 @pytest.mark.proof

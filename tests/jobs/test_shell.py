@@ -251,12 +251,12 @@ def test_a_kept_job_outlives_its_terminal(site: Site, terminals: Terminals) -> N
     assert dry_run.stderr == (
         f"note: this would use job {job['JobId']} of run kept-shell, which is RUNNING, and submit no job\n"
     )
-    for words in (("--keep", "1h"), ("--time", "2:00:00"), ("--keep", "1h", "--nodes", "2")):
-        refused = site.sbatchgen("shell", "kept-shell", *words)
-        options = " and ".join(words[::2])
+    for options in ("--keep 1h", "--time 2:00:00", "--keep 1h --nodes 2"):
+        refused = site.sbatchgen("shell", "kept-shell", *options.split())
+        names = " and ".join(options.split()[::2])
         assert (refused.returncode, refused.stdout) == (2, "")
-        assert f"which can't get another {options}\n" in refused.stderr
-        assert f"fix: leave {options} out\n" in refused.stderr
+        assert f"which can't get another {names}\n" in refused.stderr
+        assert f"fix: leave {names} out\n" in refused.stderr
     assert not (site.folder / "must-not-be").exists()
     terminal.close(force=True)
     other = terminals.shell("kept-shell")

@@ -329,6 +329,17 @@ def test_an_empty_log_is_told_as_such(folder: Path, programs: Path, command: Com
     assert "set -x" in shown
 
 
+def test_a_job_of_plain_sbatch_has_no_log_of_a_program(
+    folder: Path, programs: Path, command: Command
+) -> None:
+    run_of(folder, programs, "FAILED", 256)
+    (folder / "slurm-4999.out").write_text("trained\n")
+    assert command("logs", "slurm-4999.out").out == "trained\n"
+    refused = command("logs", "slurm-4999.out", "--program", "server")
+    assert (refused.out, refused.status) == ("", 2)
+    assert "one log for all of its programs\n  at:  --program\n  fix: leave --program out\n" in refused.err
+
+
 def test_a_log_and_a_script_stand_for_their_run(folder: Path, programs: Path, command: Command) -> None:
     run_of(folder, programs, "FAILED", 256, OOM.encode())
     said = command("diagnose", "ddp").out

@@ -104,13 +104,14 @@ class Debit:
         """Yield a problem for each kind of hours of which a budget has less left than the demand."""
         for unit, per_task, left_hours, total, ending in (
             ("GPU", demand.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
-            ("GPU", demand.gpus, limits.gpu_hours_per_job, None, " may be in one job"),
+            ("GPU", demand.gpus, limits.gpu_hours_per_job, None, " may be in one submission"),
             ("CPU", demand.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
         ):
             hours = demand.hours(per_task, self._tasks)
             if left_hours is None or hours <= left_hours + 1e-9:  # sums of hours are not exact
                 continue
-            what = f"this job may take {_with_four_decimals(hours, math.ceil)} {unit}-hours"
+            job = "job" if self._tasks == 1 else f"submission of {self._tasks} jobs"
+            what = f"this {job} may take {_with_four_decimals(hours, math.ceil)} {unit}-hours"
             what += f" in {demand.starts} starts" * (demand.starts > 1)
             what += f"; {_with_four_decimals(left_hours, math.floor)}" + f" of {total}" * (total is not None)
             time_s = int(demand.time_s * left_hours / hours) // 60 * 60  # in whole minutes
