@@ -54,11 +54,12 @@ def images_in_files(config: Config) -> tuple[Any, Any]:
     train_set = read_folder(train, training_transform(config), "--data-dir")
     validation_set = read_folder(validation, evaluation_transform(config), "--val-path")
     pairs = ((train_set, validation_set), (validation_set, train_set))
-    for first, other in pairs if read_folder is _class_folders else ():
-        if missing := sorted(set(first.classes) - set(other.classes)):
-            examples = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
-            what = f"classes that are only in {first.root}: {examples}"
-            raise UserError(what, at=other.root, fix="the same class folders in both")
+    if read_folder is _class_folders:
+        for first, other in pairs:
+            if missing := sorted(set(first.classes) - set(other.classes)):
+                examples = ", ".join(missing[:3]) + ", ..." * (len(missing) > 3)
+                what = f"classes that are only in {first.root}: {examples}"
+                raise UserError(what, at=other.root, fix="the same class folders in both")
     return train_set, validation_set
 
 

@@ -69,7 +69,9 @@ def _with_momentum(sgd: Optimizer) -> Optimizer:
     # The momentum would stay uninitialised if the first step overflows under a loss scale
     # (docs/design/training.md).
     for group in sgd.param_groups:
-        for weight in group["params"] if group.get("momentum") else ():
+        if not group.get("momentum"):
+            continue
+        for weight in group["params"]:
             sgd.state[weight].setdefault("momentum_buffer", torch.zeros_like(weight))
     return sgd
 

@@ -95,8 +95,9 @@ class Signs:
                 file.seek(max(before if status.st_size > before else 0, status.st_size - MAX_READ_BYTES))
                 text = file.read(MAX_READ_BYTES).decode(errors="replace")
             lines = [line for line in re.split(r"[\r\n]+", text) if line.strip()]
-            for line in lines if not self.has_begun else ():
-                self._steps += self._steps_of(line)
+            if not self.has_begun:
+                for line in lines:
+                    self._steps += self._steps_of(line)
             return any(WATCHER_PREFIX not in line for line in lines)
         return False
 

@@ -338,9 +338,10 @@ def _user_frame(stack: Sequence[Sequence[str]]) -> int:
 def _loader_line(stack: Sequence[Sequence[str]]) -> str:
     """Return the line of the user's code in a loader's stack; "" if the loader waits for work."""
     names = [function for *_, function in stack]
-    for path, line, _ in stack[: names.index(_WORKER_FUNCTION)] if _WORKER_FUNCTION in names else ():
-        if not _LIBRARY_FILE.search(path):
-            return f"{path.rpartition('/')[2]}:{line}{OF_A_LOADER}"
+    if _WORKER_FUNCTION in names:
+        for path, line, _ in stack[: names.index(_WORKER_FUNCTION)]:
+            if not _LIBRARY_FILE.search(path):
+                return f"{path.rpartition('/')[2]}:{line}{OF_A_LOADER}"
     return ""
 
 

@@ -279,7 +279,9 @@ def _declared_assignments(command: Command) -> Iterator[Assignment]:
     for assignment in command.assignments:
         is_correct = assignment.is_prefix or assignment.is_exported == exports
         yield assignment if is_correct else replace(assignment, is_exported=exports)
-    for word in command.words[1:] if exports else ():
+    if not exports:
+        return
+    for word in command.words[1:]:
         if _NAME.fullmatch(word.text):
             # `export NAME` keeps the value that the variable has, as if the script appended nothing to it.
             no_value = _unknown_value(word.text, command.name, command.context, word)

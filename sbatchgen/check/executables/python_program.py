@@ -20,7 +20,8 @@ def program_of_python(words: Sequence[str], *, is_module: bool) -> tuple[str, in
         return "torchrun", 1
     if "/" in name and name.rpartition("/")[2] in commands("launcher"):
         return program_name(words, PROGRAMS)
-    for module, program in MODULES.items() if name.endswith(".py") else ():
-        if name.endswith(f"/{module.replace('.', '/')}.py"):
-            return program, 1
+    if name.endswith(".py"):
+        for module, program in MODULES.items():
+            if name.endswith(f"/{module.replace('.', '/')}.py"):
+                return program, 1
     return "", 1

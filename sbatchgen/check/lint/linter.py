@@ -76,7 +76,9 @@ def lint(script: JobScript, other_findings: Sequence[Finding] = ()) -> list[Find
 
 def _wrapped_findings(script: JobScript, failures: _Failures) -> Iterator[Finding]:
     """Yield the warnings and errors about launches in jobs that the script submits with sbatch --wrap."""
-    for word, job in wrapped_jobs(script) if "--wrap" in script.text else ():
+    if "--wrap" not in script.text:
+        return
+    for word, job in wrapped_jobs(script):
         place = script.at_word(word)
         for finding in _run_rules(job, judge.candidates(judge.rules(_LAUNCH_RULE_MODULES), job), failures):
             if finding.severity != "info" and not finding.pedantic:

@@ -61,8 +61,9 @@ def _hidden_gpus(script: JobScript) -> Iterator[Hit]:
         return
     # Containers of pyxis see the job's GPUs without a flag.
     containers = [container for container in script.containers if not container.is_pyxis]
-    for container in containers:
-        for word in container.command.words if container.command else ():
+    commands = [container.command for container in containers if container.command]
+    for command in commands:
+        for word in command.words:
             if word.text in ("-nv", "-rocm"):
                 what = f"Apptainer refuses {word.text}: one dash is for options of one letter"
                 yield Hit(script.at_word(word), what, f"-{word.text}", "error")

@@ -314,7 +314,9 @@ def _missing_disk_or_gres(job: Job) -> Iterator[Hit]:
 @RULES.add_fit("SB240", "error", "options that the cluster's SelectType does not know")
 def _unknown_to_select_plugin(job: Job) -> Iterator[Hit]:
     plugin = job.profile.limits.select_type
-    for option in _CONS_TRES_OPTIONS if plugin in ("cons_res", "linear") else ():
+    if plugin not in ("cons_res", "linear"):
+        return
+    for option in _CONS_TRES_OPTIONS:
         if option in job.resources:
             what = f"--{option} needs select/cons_tres, and this cluster has select/{plugin}: "
             what += "Slurm refuses it"

@@ -202,11 +202,12 @@ def _repetitions(script: JobScript) -> Iterator[Hit]:
 @RULES.add("SB130", "warning", "an option of another release")
 def _option_of_other_release(script: JobScript) -> Iterator[Hit]:
     fix_release = "name your release: lint --slurm RELEASE"
-    for option in accepted_options(script) if script.is_release_assumed else ():
-        since = next(iter(releases_with_option(option.spec.name)), None)
-        if since and RELEASES.index(since) > RELEASES.index(OLD_SLURM):
-            what = f"--{option.spec.name} came with Slurm {since}: an older sbatch refuses the script"
-            yield Hit(script.at_use(option), what, fix_release, "info")
+    if script.is_release_assumed:
+        for option in accepted_options(script):
+            since = next(iter(releases_with_option(option.spec.name)), None)
+            if since and RELEASES.index(since) > RELEASES.index(OLD_SLURM):
+                what = f"--{option.spec.name} came with Slurm {since}: an older sbatch refuses the script"
+                yield Hit(script.at_use(option), what, fix_release, "info")
     for stop in _refused_options(script):
         known_releases = releases_with_option(_long_name(stop.word.text))
         if not known_releases or "unrecognized" not in stop.complaint:

@@ -177,7 +177,7 @@ def _last_values(body: Body) -> dict[str, str]:
     values = {
         assignment.name: assignment.word.text if assignment.word else "" for assignment in body.assignments
     }
-    for command in body.commands if "env" in body.source.text else ():
+    for command in body.commands:
         pairs = (word.text.partition("=") for word in command.words[1:] if command.name == "env")
         values |= {name: value for name, equals, value in pairs if equals and name.isidentifier()}
     return values
@@ -377,9 +377,9 @@ def _buffered_output(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/aws-samples/aws-eda-slurm-cluster/issues/223",
 )
 def _overriding_variables(script: JobScript) -> Iterator[Hit]:
-    option_specs = specs(script.slurm)
-    for variable, option in variables(script.slurm) if script.environment else ():
-        value = script.environment.get(variable)
+    option_specs, environment = specs(script.slurm), script.environment or {}
+    for variable, option in variables(script.slurm):
+        value = environment.get(variable)
         is_flag = option in option_specs and option_specs[option].argument is HasArgument.NONE
         if value is None or (is_flag and value not in ("", "1", "yes")):  # other values remove the flag
             continue

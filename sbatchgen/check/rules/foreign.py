@@ -120,7 +120,9 @@ def _lost_requests(script: JobScript) -> Iterator[Hit]:
                 hours, minutes = hours_and_minutes.groups()
                 what = f"LSF's {value} is hours and minutes, but sbatch reads minutes and seconds"
                 yield Hit(_place(script, word), what, f"#SBATCH --time={int(hours):02}:{minutes}:00")
-            for item in value.split(",") if is_pbs and letter == "l" else ():
+            if not (is_pbs and letter == "l"):
+                continue
+            for item in value.split(","):
                 name, _, amount = item.partition("=")
                 option = DROPPED_RESOURCES.get(name)
                 if option and not (has_nodes and name == "gpus"):  # sbatch may read gpus beside nodes

@@ -149,7 +149,9 @@ def _unknown_gpu_type(job: Job) -> Iterator[Hit]:
             what = f"the GPUs of partition '{name}' have no type, so none matches the one asked for"
             fix = "ask for GPUs without a type"
             yield Hit(job.resources.gpu_option, what, fix, why_not="GPUs without a type")
-        for gpu_type, option in job.resources.gpu_types.items() if types else ():
+        if not types:
+            continue
+        for gpu_type, option in job.resources.gpu_types.items():
             if gpu_type not in types and not _is_type_ignored(option, job):
                 what = f"partition '{name}' has GPUs of type '{', '.join(types)}', not '{gpu_type}'"
                 why_not = f"GPUs of type {', '.join(types)}"
@@ -166,7 +168,9 @@ def _is_type_ignored(option: str, job: Job) -> bool:
 def _missing_gpu_type(job: Job) -> Iterator[Hit]:
     has_untyped_gpus = any(not gpu_type for gpu_type, _ in job.resources.gpus_on_node)
     count = max(1, job.resources.gpu_count)
-    for name, partition in job.partitions.items() if has_untyped_gpus else ():
+    if not has_untyped_gpus:
+        return
+    for name, partition in job.partitions.items():
         types = _gpu_types(partition, job.resources.gpus_on_node)
         if len(types) > 1:
             what = f"partition '{name}' has GPUs of types {', '.join(types)}: "

@@ -61,7 +61,9 @@ def _ends_itself(script: JobScript) -> Iterator[Hit]:
     """
     for launch in script.steps:
         for shell, body in launch.shell_strings:
-            for command in body.commands if shell.option("command") else ():
+            if not shell.option("command"):
+                continue
+            for command in body.commands:
                 pattern = _pattern(command) if _matches_command_lines(command) else ""
                 if pattern and _matches(pattern, body.source.text):
                     what = f"pkill -f finds '{visible(pattern)[:40]}' in the text of this {shell.name} -c: "

@@ -273,7 +273,9 @@ def _not_for_user(job: Job) -> Iterator[Hit]:
         yield Hit("account", what, did_you_mean(account, accounts), severity)
     allowed = accounts.get(Text(account), ())
     allowed_names = {name.lower() for name in allowed}
-    for qos in requested_qos(job) if allowed and job.profile.limits.enforce_qos else ():
+    if not (allowed and job.profile.limits.enforce_qos):
+        return
+    for qos in requested_qos(job):
         if qos in qos_by_name(job) and qos not in allowed_names:
             what = f"account '{account}' may not use qos '{qos}': {JOB_REFUSED}"
             yield Hit("qos", what, f"use {' or '.join(allowed)}")

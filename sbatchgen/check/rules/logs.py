@@ -157,7 +157,9 @@ def _log_of_all_jobs(job: Job) -> Iterator[Hit]:
 
 @RULES.add("SB704", "warning", "%a in a job that is not an array")
 def _array_pattern_without_array(job: Job) -> Iterator[Hit]:
-    for option in LOGS if "array" not in job.resources else ():
+    if "array" in job.resources:
+        return
+    for option in LOGS:
         if re.search(r"(?<!%)(?:%%)*%\d*a", job.option(option)):
             what = f"%a in {option} becomes 4294967294, as the job is not an array"
             severity = _milder_in_script(job)  # people may submit the script with sbatch --array

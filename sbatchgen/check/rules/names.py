@@ -156,7 +156,9 @@ def _texts_of_tasks(script: JobScript) -> Iterator[tuple[Launch, str]]:
             string = option.value_word.text if option and option.value_word else ""
             if re.fullmatch(r"'[^']*'", string):  # in '...'"$NAME"'...' the batch shell expands $NAME
                 yield launch, string
-        for redirect in command.redirects if shell and "command" not in shell.options else ():
+        if not shell or "command" in shell.options:
+            continue
+        for redirect in command.redirects:
             delimiter = redirect.target
             if delimiter and redirect.operator.startswith("<<") and delimiter.is_quoted:  # <<'END'
                 following = command.source.text[delimiter.end :].partition("\n")[2]

@@ -132,9 +132,10 @@ def _refused_value(job: Job) -> Iterator[Hit]:
     yield from _too_long_nodelist(job)
     yield from _privileged_options(job)
     refuses_empty_values = job.is_script and job.slurm < EMPTY_VALUES_SINCE
-    for name in ("gres", "partition") if refuses_empty_values else ():
-        if job.resources.options.get(name) == "":
-            yield Hit(name, f"--{name} has no value: Slurm {job.slurm} refuses the job", "remove it")
+    if refuses_empty_values:
+        for name in ("gres", "partition"):
+            if job.resources.options.get(name) == "":
+                yield Hit(name, f"--{name} has no value: Slurm {job.slurm} refuses the job", "remove it")
     batch, constraint = job.resources.options.get("batch", ""), job.resources.options.get("constraint", "")
     if batch and (lacking := {*re.findall(r"\w+", batch)} - {*re.findall(r"\w+", constraint)}):
         what = f"--batch={batch}: {min(lacking)} is not in --constraint, so Slurm refuses the job"
@@ -148,10 +149,11 @@ def _refused_value(job: Job) -> Iterator[Hit]:
 
 def _privileged_options(job: Job) -> Iterator[Hit]:
     """Find options that Slurm only takes from root or an operator."""
-    for name in ("uid", "gid") if job.is_script else ():
-        if name in job.resources.options:
-            what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
-            yield Hit(name, what, "remove it")
+    if job.is_script:
+        for name in ("uid", "gid"):
+            if name in job.resources.options:
+                what = f"sbatch takes --{name} from root alone: it refuses the script of everybody else"
+                yield Hit(name, what, "remove it")
     nice = job.resources.options.get("nice", "")
     if re.match(r"\s*-0*[1-9]", nice):
         what = f"--nice={nice}: Slurm takes a negative number from operators alone, and refuses the jobs of "

@@ -66,7 +66,9 @@ def _unknown_qos(job: Job) -> Iterator[Hit]:
     is_enforced = profile.limits.enforce_qos
     is_documented = has_documented_facts(profile)  # projects have QOS that no documentation lists
     severity: Severity | None = None if is_enforced and not is_documented else "warning"
-    for name in requested_qos(job) if known_qos else ():
+    if not known_qos:
+        return
+    for name in requested_qos(job):
         if name not in known_qos:
             fate = JOB_REFUSED + ", if it enforces QOS" * (not is_enforced)
             what = f"cluster '{profile.name}' has no qos '{name}': {fate}"

@@ -32,7 +32,9 @@ def _unbounded_requeue(script: JobScript) -> Iterator[Hit]:
 
 @RULES.add("SB618", "warning", "a requeue of the whole array", source="scontrol(1)", words=("requeue",))
 def _whole_array(script: JobScript) -> Iterator[Hit]:
-    for command in _requeues(script) if script.array_tasks > 1 else ():
+    if script.array_tasks <= 1:
+        return
+    for command in _requeues(script):
         text = " ".join(script.body.text_of(word) for word in command.words[1:])
         if "ARRAY" not in text and re.search(r"SLURM_JOB_?ID", text):
             what = "scontrol takes SLURM_JOB_ID for the whole array in one of its tasks, and requeues all "
@@ -88,22 +90,14 @@ def _deleted_results(script: JobScript) -> Iterator[Hit]:
 
 def _deleted_input(script: JobScript) -> Iterator[Hit]:
     """Find a file that the script reads and later removes, so that a second run lacks the file."""
-    readers: dict[str, Command] = {}  # name of a file -> the last command that reads it
-    work_starts = min((launch.command.at for launch in script.launches), default=len(script.text))
-    for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
-        # After the first program, a file may be a result of this program, which a second run makes again.
-        if command.at > work_starts or _packs(command):
-            continue
-        has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
-        inputs = command.words[1:-1] if has_target else command.words[1:]
-        for word in inputs if command.context.is_top_level else ():
-            if not word.text.startswith("-"):
-                readers[word.text] = command
+    readers = _readers_by_file(script)
     for command in script.named("rm"):
         work_follows = any(
             other.at > command.end and other.name not in BRIEF_PROGRAMS for other in script.body.commands
         )
-        for word in command.words[1:] if work_follows and command.context.is_top_level else ():
+        if not (work_follows and command.context.is_top_level):
+            continue
+        for word in command.words[1:]:
             reader = readers.get(word.text)
             if reader is None or reader.name == "mv" or reader.at >= command.at:
                 continue  # nothing reads the file before, or mv has moved it already
@@ -112,6 +106,23 @@ def _deleted_input(script: JobScript) -> Iterator[Hit]:
                 what += f"{script.body.text_of(word)}, which line {reader.line} reads, is gone"
                 yield Hit(script.at_word(word), what, "remove it at the end, when the work is done")
                 return
+
+
+def _readers_by_file(script: JobScript) -> dict[str, Command]:
+    """Return for each input of the job the last command that reads the file before the first program.
+
+    A file that is read after the first program may be a result of this program, which a second run makes
+    again.
+    """
+    readers: dict[str, Command] = {}
+    work_starts = min((launch.command.at for launch in script.launches), default=len(script.text))
+    for command in script.named("cp", "mv", "rsync", "tar", "unzip", "gunzip", "source", "."):
+        if command.at > work_starts or not command.context.is_top_level or _packs(command):
+            continue
+        has_target = command.name in ("cp", "mv", "rsync")  # the last word is not an input
+        inputs = command.words[1:-1] if has_target else command.words[1:]
+        readers |= {word.text: command for word in inputs if not word.text.startswith("-")}
+    return readers
 
 
 def _packs(command: Command) -> bool:

@@ -83,7 +83,9 @@ def _useless_assignment(script: JobScript) -> Iterator[Hit]:
 def _values_run_as_commands(script: JobScript) -> Iterator[Hit]:
     """Find a loop variable that bash runs as a command, although it is meant as input: $($file | cut ...)."""
     loop_variables = {assignment.name for assignment in script.body.assignments if assignment.setter == "for"}
-    for command in script.commands if loop_variables else ():
+    if not loop_variables:
+        return
+    for command in script.commands:
         piece = command.words[0].only_piece if len(command.words) == 1 else None
         if piece and piece.name in loop_variables and command.context.in_substitution and command.pipe:
             # The first program after the first |, such as cut.
@@ -292,10 +294,11 @@ def _unfilled_placeholder(script: JobScript) -> Iterator[Hit]:
     )
     fate = ": bash can't parse the line" if refused_by_bash else ""
     fate = ": sbatch refuses the script" if is_refused_by_sbatch else fate
-    for option in ("array", "dependency") if not fate else ():  # options that slurmctld checks
-        line = script.at_option(option).line if option in script.options else 0
-        if line in matches and slurmctld_refuses(option, script.option(option), script):
-            shown_line, fate = line, ": Slurm refuses the script"
+    if not fate:
+        for option in ("array", "dependency"):  # options that slurmctld checks
+            line = script.at_option(option).line if option in script.options else 0
+            if line in matches and slurmctld_refuses(option, script.option(option), script):
+                shown_line, fate = line, ": Slurm refuses the script"
     match, other_lines = matches[shown_line], [str(line) for line in matches if line != shown_line]
     what = f"'{match[0]}' is a placeholder{fate}"
     lines_word = "lines" if len(other_lines) > 1 else "line"
@@ -346,7 +349,9 @@ _MESSAGE_START = re.compile(r"\$\{\w+:?\?[^}]*$")
     words=("]",),
 )
 def _unclosed_test(script: JobScript) -> Iterator[Hit]:
-    for command in script.body.tests if not script.body.faults else ():
+    if script.body.faults:
+        return
+    for command in script.body.tests:
         if re.match(r"\[\s.*[^\s\\]\]$", command.text, re.DOTALL):
             last = command.words[-1].text
             asks_if_empty = [word.text for word in command.words[1:-1]] == ["-z"]

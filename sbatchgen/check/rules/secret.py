@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sbatchgen.base.finding import Place
 from sbatchgen.check.rules.rule import Applies, Hit, Rules
 from sbatchgen.check.script.script import JobScript
+
+if TYPE_CHECKING:
+    from sbatchgen.check.bash import Command
 
 RULES: Rules[JobScript] = Rules()
 
@@ -70,7 +73,9 @@ def _shaped_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield tokens with a known shape, even in comments and directives."""
     text = script.text
     for literal, (kind, shape) in _TOKENS.items():
-        for match in shape.finditer(text) if literal in text else ():
+        if literal not in text:
+            continue
+        for match in shape.finditer(text):
             group = match.lastindex or 0  # in a URL, group 1 is USER:PASSWORD; else 0, the whole match
             marked, at = match[group], match.start(group)
             secret = marked.rpartition(":")[2] if literal == "://" else marked
@@ -102,28 +107,36 @@ def _variable_secrets(script: JobScript) -> Iterator[_Secret]:
 
 def _option_secrets(script: JobScript) -> Iterator[_Secret]:
     """Yield the values of options such as --api-key, and the key of `wandb login`."""
-    for command in script.commands if any(word in script.text for word in _SECRET_OPTIONS) else ():
-        words = command.words
-        for index, word in enumerate(words[1:], start=1):
-            if not word.text.startswith("-"):
-                continue
-            name, equals, _ = word.text.lstrip("-").partition("=")
-            if not _SECRET_NAME.fullmatch(name):
-                continue
-            following = words[index + 1] if index + 1 < len(words) else None
-            value_word = word if equals else following  # --NAME=VALUE or --NAME VALUE
-            value = None if value_word is None else value_word.value
-            if value_word is None or value is None:
-                continue
-            value = value.partition("=")[2] if equals else value
-            if _is_secret(name, value) and not _has_shape(value):
-                variable = name.upper().replace("-", "_")
-                yield _Secret(f"the value of --{name}", value, script.at_word(value_word), variable)
+    if any(word in script.text for word in _SECRET_OPTIONS):
+        for command in script.commands:
+            yield from _secrets_of_command(script, command)
     for command in script.named("wandb"):
-        for word in command.words[2:] if command.arguments[:1] == ["login"] else ():
+        if command.arguments[:1] != ["login"]:
+            continue
+        for word in command.words[2:]:
             if _KEY.fullmatch(word.value or ""):
                 key = word.value or ""
                 yield _Secret("a key of Weights & Biases", key, script.at_word(word), "WANDB_API_KEY")
+
+
+def _secrets_of_command(script: JobScript, command: Command) -> Iterator[_Secret]:
+    """Yield the secrets in the options of a command, as --NAME=VALUE or --NAME VALUE."""
+    words = command.words
+    for index, word in enumerate(words[1:], start=1):
+        if not word.text.startswith("-"):
+            continue
+        name, equals, _ = word.text.lstrip("-").partition("=")
+        if not _SECRET_NAME.fullmatch(name):
+            continue
+        following = words[index + 1] if index + 1 < len(words) else None
+        value_word = word if equals else following
+        value = None if value_word is None else value_word.value
+        if value_word is None or value is None:
+            continue
+        value = value.partition("=")[2] if equals else value
+        if _is_secret(name, value) and not _has_shape(value):
+            variable = name.upper().replace("-", "_")
+            yield _Secret(f"the value of --{name}", value, script.at_word(value_word), variable)
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -64,7 +64,9 @@ def _pipes_of_tasks(script: JobScript) -> Iterator[Hit]:
     The task then has the status of tee.
     """
     for launch in script.steps:
-        for shell, body in launch.shell_strings if not launch.is_helper else ():
+        if launch.is_helper:
+            continue
+        for shell, body in launch.shell_strings:
             texts = [*shell.options.values(), body.source.text]
             if any("pipefail" in str(text) or "PIPESTATUS" in str(text) for text in texts):
                 continue
@@ -201,17 +203,18 @@ def _status_of_other_command(script: JobScript, work: Command) -> Command | None
 
     The script means the status of the work, and reads the status of this command.
     """
-    for use in script.body.variable_uses if "$?" in script.text else ():
-        if use.name != "?":
-            continue
-        # The commands from the work on that end before the $?.
-        earlier = [
-            command for command in script.body.commands if work.at <= command.at and command.end <= use.at
-        ]
-        nearest = max(earlier, key=lambda command: command.end, default=None)
-        if nearest is not None:
-            is_small = nearest is not work and nearest.name in ("date", "echo", "printf")
-            return nearest if is_small and nearest.context.is_top_level else None
+    if "$?" in script.text:
+        for use in script.body.variable_uses:
+            if use.name != "?":
+                continue
+            # The commands from the work on that end before the $?.
+            earlier = [
+                command for command in script.body.commands if work.at <= command.at and command.end <= use.at
+            ]
+            nearest = max(earlier, key=lambda command: command.end, default=None)
+            if nearest is not None:
+                is_small = nearest is not work and nearest.name in ("date", "echo", "printf")
+                return nearest if is_small and nearest.context.is_top_level else None
     return None
 
 

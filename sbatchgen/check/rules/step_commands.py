@@ -93,7 +93,9 @@ def _unset_names(script: JobScript, assignment: Assignment | None) -> Iterator[s
 )
 def _job_options(script: JobScript) -> Iterator[Hit]:
     """Find options of new jobs in a step. Without directives, srun may allocate a job itself."""
-    for launch in script.steps if script.directive_lines else ():
+    if not script.directive_lines:
+        return
+    for launch in script.steps:
         step = launch.step
         if step is None or "jobid" in step.options:
             continue
@@ -121,7 +123,9 @@ def _job_options(script: JobScript) -> Iterator[Hit]:
     report="https://github.com/BSC-ES/autosubmit/pull/2694",
 )
 def _expanded_heredoc(script: JobScript) -> Iterator[Hit]:
-    for command in script.body.commands if "<<" in script.text else ():
+    if "<<" not in script.text:
+        return
+    for command in script.body.commands:
         if command.name not in {*SHELLS, "sbatch", "srun"}:
             continue
         for redirect in command.redirects:

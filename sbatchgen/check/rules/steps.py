@@ -196,7 +196,9 @@ def _blocked_foreground(script: JobScript, first: Launch) -> Iterator[Hit]:
 )
 def _gpus_of_others(script: JobScript) -> Iterator[Hit]:
     gpus = script.resources.gpu_count
-    for assignment in script.body.assignments_of("CUDA_VISIBLE_DEVICES") if gpus else ():
+    if not gpus:
+        return
+    for assignment in script.body.assignments_of("CUDA_VISIBLE_DEVICES"):
         if assignment.is_prefix:
             continue
         value = assignment.value or ""
@@ -233,7 +235,8 @@ def _commands_outside_job(script: JobScript) -> Iterator[Hit]:
             if name in ("sudo", "docker"):
                 what, fix = _LEAVING_PROGRAMS[name]
                 yield Hit(script.at_word(program.words[0]), f"{name} {what}", fix)
-    for command in script.named(*_LEAVING_PROGRAMS) if not script.submits else ():
+    commands = [] if script.submits else script.named(*_LEAVING_PROGRAMS)
+    for command in commands:
         if not command.words:
             continue
         name, words = command.name, command.words[1:]
@@ -281,7 +284,9 @@ def _idle_gpus(script: JobScript) -> Iterator[Hit]:
 def _step_that_reads_loop_input(script: JobScript) -> Iterator[Hit]:
     steps = {id(launch.command): launch.step for launch in script.steps}
     in_read_loop = False  # whether the loop around the command is a `while read`
-    for command in script.body.commands if steps and script.named("read") else ():
+    if not steps or not script.named("read"):
+        return
+    for command in script.body.commands:
         context = command.context
         if not context.in_loop:
             in_read_loop = False
@@ -302,7 +307,9 @@ def _expanded_early(script: JobScript, launch: Launch, names: frozenset[str]) ->
     """Yield the words of a step in which the batch shell expands a per-task variable, and the variable."""
     body = script.body
     step = launch.step
-    for word in step.words[1:] if step else ():
+    if not step:
+        return
+    for word in step.words[1:]:
         if word.source is body.source and "$" in word.text:
             for piece in body.resolve(word).pieces:
                 if piece.kind == "variable" and piece.name in names:

@@ -26,44 +26,49 @@ RULES: Rules[JobScript] = Rules()
     words=MPI_WORDS,
 )
 def _mpi_tasks(script: JobScript) -> Iterator[Hit]:
+    """Find `mpirun -np 8` in a job with another number of tasks, such as --ntasks=4."""
     resources = script.resources
     cpus_per_task = resources.cpus_per_task or 1
     requested = resources.ntasks or resources.nodes * (resources.ntasks_per_node or 0)
     # With --cpus-per-task and no number of tasks, sbatch counts one task for each node.
-    is_one_per_node = cpus_per_task > 1 and resources.ntasks_per_gpu is None
-    tasks = requested or (resources.nodes if is_one_per_node else 0)
+    counts_nodes = cpus_per_task > 1 and resources.ntasks_per_gpu is None
+    tasks = requested or (resources.nodes if counts_nodes else 0)
     launches = [launch for launch in script.launches if launch.mpi]
-    for launch in launches if tasks and "exclusive" not in resources else ():
+    if not tasks or "exclusive" in resources:
+        return
+    for launch in launches:
         mpi = launch.mpi
         if not mpi or launch.step:
             continue
         roles = PROGRAMS[mpi.name].roles
         option = next(filter(None, map(mpi.option, roles["PROCESSES"])), None)
-        count = launch.option_number(option, mpi)
-        # --hostfile, --oversubscribe and the like allow other numbers than that of the job's tasks.
-        if not option or not count or {*roles["PLACE"]} & mpi.options.keys():
+        processes = launch.option_number(option, mpi)
+        # With an option such as --hostfile or --oversubscribe, mpirun may start any number of processes.
+        allows_any_number = {*roles["PLACE"]} & mpi.options.keys()
+        if not option or not processes or allows_any_number:
             continue
         fix = f'{mpi.name} -np "$SLURM_NTASKS"'
         # Open MPI refuses more processes than tasks. Other MPIs may start all on the CPUs of --cpus-per-task.
-        severity: Severity | None = "info" if count > tasks and cpus_per_task > 1 else None
-        if count > tasks:
-            what = f"{mpi.name} starts {count} processes, but the job has {counted(tasks, 'task')}: "
+        severity: Severity | None = "info" if processes > tasks and cpus_per_task > 1 else None
+        if processes > tasks:
+            what = f"{mpi.name} starts {processes} processes, but the job has {counted(tasks, 'task')}: "
             what += "Open MPI ends for lack of slots"
-            fix = f"--ntasks={count}, and --cpus-per-task for the threads of each" if severity else fix
-        elif 2 * count <= requested and len(launches) == 1 and _is_only_work(script, launch):
-            what = f"{mpi.name} starts {count} processes, but the job has {tasks} tasks: "
-            what += f"{tasks - count} stay idle"
+            fix = f"--ntasks={processes}, and --cpus-per-task for the threads of each" if severity else fix
+        elif 2 * processes <= requested and len(launches) == 1 and _is_only_work(script, launch):
+            what = f"{mpi.name} starts {processes} processes, but the job has {tasks} tasks: "
+            what += f"{tasks - processes} stay idle"
         else:
             continue
         yield Hit(script.at_option_of(option), what, fix, severity)
 
 
-# A script with such a text may need idle tasks, for the CPUs of its threads or for their memory.
+# In a script with a text such as OMP_NUM_THREADS, tasks without a process may be wanted: their CPUs serve
+# threads, and their memory serves the other tasks.
 _SPARE_TASKS_SIGN = re.compile(r"(?i)threads|\bOMP_|parallel|--mem")
 
 
 def _is_only_work(script: JobScript, launch: Launch) -> bool:
-    """Return whether a launch runs once, and nothing else in its job seems to need the other tasks."""
+    """Return whether a launch runs once, and no other program of the job seems to need the other tasks."""
     context = launch.command.context
     runs_once = context.is_top_level and not context.in_loop and not context.in_background
     has_other_work = script.may_start_hidden_programs or script.steps
@@ -82,7 +87,10 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
     """Find a small --ntasks beside --ntasks-per-node, for which Slurm starts the smaller number of tasks."""
     resources = script.resources
     tasks, per_node, nodes = resources.ntasks, resources.ntasks_per_node, resources.nodes
-    if not tasks or not per_node or tasks > nodes or per_node < 2 or resources.gpu_count not in (0, per_node):
+    if not tasks or not per_node:
+        return
+    has_gpu_per_task = resources.gpu_count in (0, per_node)
+    if tasks > nodes or per_node < 2 or not has_gpu_per_task:
         return
     for launch in script.trainings:
         step = launch.step
@@ -108,7 +116,7 @@ def _ntasks_below_tasks_per_node(script: JobScript) -> Iterator[Hit]:
 def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
     """Find a step with --cpus-per-task and without a number of tasks, in a job that has whole nodes.
 
-    srun then starts as many tasks as fit into the CPUs of the nodes.
+    For `srun --cpus-per-task=4` on a whole node of 32 CPUs, Slurm starts eight tasks.
     """
     if not script.has_own_nodes or _TASK_OPTIONS & script.options.keys():
         return
@@ -120,8 +128,9 @@ def _as_many_as_fit(script: JobScript) -> Iterator[Hit]:
         step = launch.step
         option = step.option("cpus-per-task") if step else None
         cpus = launch.option_number(option, step) if option and step else inherited_cpus
-        has_tasks = step is None or _TASK_OPTIONS & step.options.keys()
-        if step and cpus and not has_tasks and 2 * cpus <= min(node_cpus or [LEAST_CPUS]):
+        has_task_count = step is None or _TASK_OPTIONS & step.options.keys()
+        several_fit = cpus and 2 * cpus <= min(node_cpus or [_ASSUMED_NODE_CPUS])
+        if step and several_fit and not has_task_count:
             what = f"srun with --cpus-per-task={cpus} and no number of tasks starts {launch.program.name} as "
             what += "often as that fits into the CPUs of the node, and the job has them all"
             fix = "srun --ntasks=1, or --ntasks-per-node=1 in a directive"
@@ -134,7 +143,7 @@ _TASK_OPTIONS = frozenset(
     ("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "ntasks-per-socket")
 )
 
-LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give the number
+_ASSUMED_NODE_CPUS = 32  # if the profile does not give the number of CPUs of a node
 
 
 @RULES.add(
@@ -146,12 +155,15 @@ LEAST_CPUS = 32  # the assumed CPUs of a whole node if the profile does not give
     report="https://github.com/NVlabs/Long-RL/issues/20",
 )
 def _missing_ranks(script: JobScript) -> Iterator[Hit]:
-    native = [launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1]
-    if not native or script.folder is None or script.may_start_hidden_programs or script.named("cd"):
+    """Find `srun python train.py` for a trainer that reads RANK and WORLD_SIZE, which srun does not set."""
+    launches = [
+        launch for launch in script.trainings if launch.runs_rank_per_task and (launch.tasks or 0) > 1
+    ]
+    if not launches or script.folder is None or script.may_start_hidden_programs or script.named("cd"):
         return
     if _RANK_NAME.search(script.text):
         return
-    for launch in native:
+    for launch in launches:
         tasks = launch.tasks
         if script.containers or not launch.program.name.endswith(".py"):
             continue  # the source can't be read, or is not Python
@@ -164,6 +176,6 @@ def _missing_ranks(script: JobScript) -> Iterator[Hit]:
             yield Hit(script.at_command(launch.command), what, fix)
 
 
-# A script with such a text gives its tasks their ranks. Each alternative begins with a literal, for which the
-# search is fast.
+# A script that names RANK or SLURM_PROCID gives its tasks their ranks. Each alternative of the expression
+# begins with a literal, for which the search is fast.
 _RANK_NAME = re.compile(r"RANK\b(?<!\wRANK)|PROCID")

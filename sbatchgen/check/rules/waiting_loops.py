@@ -35,7 +35,9 @@ def _endless_wait(script: JobScript) -> Iterator[Hit]:
         command.at for command in commands if command.in_background and not command.context.in_substitution
     ]
     submissions = [command.at for command in script.named("sbatch") if not command.context.in_branch]
-    for command, loop_start in _unbounded_waits(script) if server_starts or submissions else ():
+    if not (server_starts or submissions):
+        return
+    for command, loop_start in _unbounded_waits(script):
         is_probe = command.name in _PROBE_PROGRAMS
         if not is_probe and not _is_named_in(command.words[-1], script.body.source.text[:loop_start]):
             continue  # the loop waits for a file that a person may make

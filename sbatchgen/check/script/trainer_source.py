@@ -333,7 +333,9 @@ class _Reader:
 def _assigned_key_ids(tree: ast.AST) -> Iterator[int]:
     """Yield the id() of each node that is an assigned key, such as "RANK" in os.environ["RANK"] = "0"."""
     for node in ast.walk(tree):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
+        if not isinstance(node, ast.Assign):
+            continue
+        for target in node.targets:
             if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant):
                 yield id(target.slice)
 
@@ -376,7 +378,9 @@ def _trainer_calls(tree: ast.AST) -> Iterator[dict[str, int | None]]:
         is_lightning = (
             isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _LIGHTNING
         )
-        for alias in node.names if is_lightning or isinstance(node, ast.Import) else ():  # type: ignore[attr-defined]
+        if not (is_lightning or isinstance(node, ast.Import)):
+            continue
+        for alias in node.names:  # type: ignore[attr-defined]
             if is_lightning and alias.name == "Trainer":
                 classes.add(alias.asname or alias.name)
             elif is_lightning or alias.name.partition(".")[0] in _LIGHTNING:

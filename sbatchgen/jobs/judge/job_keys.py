@@ -97,7 +97,9 @@ def _hang_action(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add(*BAD_VALUE)
 def _option_values(job: JudgedJob) -> Iterator[Hit]:
-    for name in _UNPARSED_OPTIONS if job.resolved.uses_slurm else ():
+    if not job.resolved.uses_slurm:
+        return
+    for name in _UNPARSED_OPTIONS:
         key = f"options.{name}"
         value = getattr(job.resolved.options, name)
         if value and job.resolved.origin(key).level > Level.DEFAULT:
@@ -229,7 +231,9 @@ def _requeue_on_timeout(job: JudgedJob) -> Iterator[Hit]:
 
 @RULES.add("SB032", "error", "an argument of the trainer that sbatchgen sets")
 def _trainer_args(job: JudgedJob) -> Iterator[Hit]:
-    for arg in job.resolved.args if job.resolved.is_bundled else ():
+    if not job.resolved.is_bundled:
+        return
+    for arg in job.resolved.args:
         option = arg.split("=")[0]
         if option in ("--run-dir", "--data-dir", "--resume"):
             what = f"sbatchgen sets the trainer's {option} itself"
@@ -268,7 +272,9 @@ def _placeholders(job: JudgedJob) -> Iterator[Hit]:
             for word, meant in arguments.mistyped(text, resolved.sweep.names if resolved.sweep else ()):
                 what = f"{word} is not a placeholder: {program} gets it as it is"
                 yield Hit(job.at(key), what, f"write {meant}")
-            for name in arguments.CHECKPOINT_PLACEHOLDERS if key != "resume_args" else ():
+            if key == "resume_args":
+                continue
+            for name in arguments.CHECKPOINT_PLACEHOLDERS:
                 if name in arguments.names(text):
                     what = f"{{{name}}} is known only in resume_args"
                     yield Hit(job.at(key), what, "write resume_args: [--resume, '{checkpoint}']", "error")
@@ -306,7 +312,9 @@ def _unexported_variables(job: JudgedJob) -> Iterator[Hit]:
 @RULES.add("SB035", "error", "a value with line breaks for Enroot")
 def _line_breaks(job: JudgedJob) -> Iterator[Hit]:
     why_not = job.resolved.runtime.why_one_line_values
-    for name, value in job.resolved.env.items() if why_not else ():
+    if not why_not:
+        return
+    for name, value in job.resolved.env.items():
         if value and "\n" in value:
             what = f"{name} has line breaks: {why_not}"
             fix = "write it in one line, or into a file that the trainer reads"
@@ -398,15 +406,17 @@ def _user_origin(resolved: ResolvedJob, key: str) -> Origin | None:
 @RULES.add("SB057", "warning", "a key that no program of the job uses")
 def _unused_keys(job: JudgedJob) -> Iterator[Hit]:
     resolved = job.resolved
-    for key, is_used_by in _IS_USED_BY.items() if resolved.programs else ():
-        origin = _user_origin(resolved, key)
-        if origin is None or (key == "python" and resolved.settings.preflight):  # the preflight runs python
-            continue
-        programs = [program for program in resolved.programs if is_used_by(program)]
-        if not any(program.job.origin(key) == origin for program in programs):
-            name = key.rpartition(".")[2]
-            what = f"no program of the job uses its key {name}: each sets its own, or needs none"
-            yield Hit(Place(str(origin)), what, f"remove {name}, or set it in a program", "warning")
+    if resolved.programs:
+        for key, is_used_by in _IS_USED_BY.items():
+            origin = _user_origin(resolved, key)
+            runs_in_preflight = key == "python" and resolved.settings.preflight
+            if origin is None or runs_in_preflight:
+                continue
+            programs = [program for program in resolved.programs if is_used_by(program)]
+            if not any(program.job.origin(key) == origin for program in programs):
+                name = key.rpartition(".")[2]
+                what = f"no program of the job uses its key {name}: each sets its own, or needs none"
+                yield Hit(Place(str(origin)), what, f"remove {name}, or set it in a program", "warning")
     for program in resolved.programs:
         for key, why in _keys_without_effect(program):
             what = f"{key} of {program.name} does nothing: {program.name} {why}"

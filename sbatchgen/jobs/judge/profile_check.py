@@ -101,7 +101,9 @@ def _setup_findings(profile: Document[Profile]) -> Iterator[Finding]:
     for key, value in shell_values.items():
         # The script has the command of `master_addr` in $(...).
         text = f"$({value}\n)" if isinstance(value, str) else "\n".join(value or ())
-        for line, message in bash_complaints(text)[:1] if text else ():
+        if not text:
+            continue
+        for line, message in bash_complaints(text)[:1]:
             if not message:
                 continue  # bash was too slow
             what = f"{key}: bash can't read it: line {line}: {message}"
@@ -158,7 +160,9 @@ def _gpu_findings(
     partition = profile.value.partitions[Text(name)] if name else Partition()
     at = profile.places.get(f"partitions.{name}", "")
     has_gpus = any(kind.gpus_per_node for kind in partition.node_kinds())
-    for finding in job_findings if has_gpus else ():
+    if not has_gpus:
+        return
+    for finding in job_findings:
         is_derived = finding.problem.at == str(BY_PARTITION)
         if finding.severity == "error" and finding.rule not in GPU_LIMIT_RULES and is_derived:
             yield finding._replace(problem=finding.problem._replace(at=at))
@@ -172,10 +176,11 @@ def _softened_for_one_node(all_findings: Sequence[Finding], profile: Document[Pr
     count_places = {at for key, at in profile.places.items() if key.endswith(_COUNT_KEYS)}
     refused = {finding.problem.at for finding in all_findings if finding.severity == "error"} & count_places
     fitting_one_node: set[str] = set()  # places of numbers
-    for partition in ((*profile.value.partitions,) or (None,)) if refused else ():
-        one_node_job = _resolved_job(profile, "ddp", partition, "srun", nodes="1")
-        job_findings = check(one_node_job, log_folders_made=True)
-        fitting_one_node |= refused - {finding.problem.at for finding in job_findings}
+    if refused:
+        for partition in (*profile.value.partitions,) or (None,):
+            one_node_job = _resolved_job(profile, "ddp", partition, "srun", nodes="1")
+            job_findings = check(one_node_job, log_folders_made=True)
+            fitting_one_node |= refused - {finding.problem.at for finding in job_findings}
     for finding in all_findings:
         at = finding.problem.at
         if at in fitting_one_node:
@@ -240,7 +245,9 @@ def _script_findings(resolved: ResolvedJob, file: Path, places: Places) -> Itera
         yield from (Finding("error", problem) for problem in error.problems)
         return
     lines = script.split("\n")
-    for finding in lint_rendered(resolved, script) if resolved.uses_slurm else ():
+    if not resolved.uses_slurm:
+        return
+    for finding in lint_rendered(resolved, script):
         line = lines[finding.place.line - 1] if finding.place.line else None
         for key in SETUPS:
             if line in getattr(resolved.settings, key):

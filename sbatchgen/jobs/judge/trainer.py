@@ -66,11 +66,12 @@ class TrainerJob(JudgedJob):
         """The one file to which all points of a sweep, or all tasks of an array, save; None without one."""
         sweep = self.resolved.sweep
         parameters = sweep.names if sweep else ()
-        for file in self.source.saved_files if self.source else ():
-            name = _named_file(file, self.resolved.args) if file.option else file.name
-            differs = "{" in name or file.option.lstrip("-") in parameters  # from point to point
-            if name and not differs:
-                return replace(file, name=name)
+        if self.source:
+            for file in self.source.saved_files:
+                name = _named_file(file, self.resolved.args) if file.option else file.name
+                differs = "{" in name or file.option.lstrip("-") in parameters  # from point to point
+                if name and not differs:
+                    return replace(file, name=name)
         return None
 
 

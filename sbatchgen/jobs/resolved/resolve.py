@@ -168,7 +168,9 @@ def _derive_job(values: DecidedValues, profile: Profile, mode: Mode, name: str) 
     values.derive("run_dir", ShellPath(run_dir), "the job's name")
     if not values.get("trainer"):
         values.derive("args", DEFAULT_ARGS, "the bundled trainer")
-    for fact in NETWORK_VARIABLES if mode.several_processes else ():
+    if not mode.several_processes:
+        return
+    for fact in NETWORK_VARIABLES:
         if interfaces := values.get(f"network.{fact}"):
             values.derive_variable(fact.upper(), interfaces, "network of the profile")
 

@@ -200,7 +200,9 @@ def preflight_in_words(folder: Path) -> str:
         return ""
     says = []
     for node, rows in faults.items():
-        for row in rows if isinstance(rows, list) else ():
+        if not isinstance(rows, list):
+            continue
+        for row in rows:
             if isinstance(row, list) and len(row) == 2:
                 part, fault = row
                 says.append(f"{node or 'all nodes'}: {part}: {fault}")

@@ -160,11 +160,13 @@ class ApptainerRuntime(base.ContainerRuntime):
     def faults(self, job: base.RuntimeJob) -> Iterator[base.KeyFault]:
         """Yield a fault for each mount and flag that a wrapper would split at blanks."""
         is_wrapper = _is_wrapper(job.facts)
-        for flag in job.facts.flags if is_wrapper else ():
+        if not is_wrapper:
+            return
+        for flag in job.facts.flags:
             if re.search(r"\s", flag):
                 what = f"'{flag}' can't be a flag: {job.facts.command} splits its flags at blanks"
                 yield base.KeyFault("image", what, "write each flag on its own, as --env=A=1")
-        for bind in job.software.get("binds") or () if is_wrapper else ():
+        for bind in job.software.get("binds") or ():
             if re.search(r"\s", bind):
                 what = f"'{bind}' can't be mounted: {job.facts.command} splits its flags at blanks"
                 yield base.KeyFault("binds", what, "mount a symbolic link with a plain name")

@@ -64,10 +64,11 @@ def next_claims(moment: ClusterMoment, tier: int = 0, reservation: str = "") -> 
         for node in moment.nodes
         if node.state == "IDLE" and node.name not in busy_names
     ]
-    for job in _jobs_before_next_plan(moment, tier) if idle_since else ():
-        for name in _nodes_before_next_plan(job, idle_since, claims, moment):
-            claim = Claim(begins_at=moment.now, why=f"job {job.id}, which waits longer, fits there")
-            claims.setdefault(name, []).append(claim)
+    if idle_since:
+        for job in _jobs_before_next_plan(moment, tier):
+            for name in _nodes_before_next_plan(job, idle_since, claims, moment):
+                claim = Claim(begins_at=moment.now, why=f"job {job.id}, which waits longer, fits there")
+                claims.setdefault(name, []).append(claim)
     return {name: min(node_claims, key=attrgetter("begins_at")) for name, node_claims in claims.items()}
 
 

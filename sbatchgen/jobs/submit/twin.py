@@ -100,10 +100,11 @@ def _find_twin(submission: Submission, index: Index, environment: Mapping[str, s
         if common_parts := _common_parts(job, folders[job.run], submission, checksum):
             common_by_key[job.key] = common_parts
     with contextlib.suppress(SlurmError):  # the submission then reports why Slurm does not answer
-        for queued_job in squeue_jobs(environment) if common_by_key else ():
-            key = key_of(queued_job.command)
-            if key in common_by_key and not queued_job.state.ended:
-                return _Twin(str(queued_job.base_id), common_by_key[key])
+        if common_by_key:
+            for queued_job in squeue_jobs(environment):
+                key = key_of(queued_job.command)
+                if key in common_by_key and not queued_job.state.ended:
+                    return _Twin(str(queued_job.base_id), common_by_key[key])
     return None
 
 

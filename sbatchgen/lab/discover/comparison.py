@@ -121,7 +121,9 @@ class _Comparison:
 
     def missing_reservations(self) -> Iterator[Difference]:
         """Yield the reservations of the profile that the cluster lacks."""
-        for name in self.profile.value.reservations if self.cluster.reservations is not None else ():
+        if self.cluster.reservations is None:
+            return
+        for name in self.profile.value.reservations:
             path = ("reservations", str(name))
             if name not in self.live.reservations:
                 yield Difference(path, self.profile.places.get(".".join(path), ""), "", None, "warning")
@@ -135,7 +137,9 @@ class _Comparison:
                 at = self.profile.places.get(".".join(path), "")
                 yield Difference(path, at, "", None, new_name=self._new_name(ours))
             theirs = self.live.partitions.get(name)
-            for key, value in _without_entry(ours, theirs) if theirs else ():
+            if not theirs:
+                continue
+            for key, value in _without_entry(ours, theirs):
                 at, written = self.profile.places.get(".".join((*path, key)), ""), getattr(ours, key)
                 if at and written != value:
                     entry = None if value in (None, ()) else Entry(key, _value_text(value))

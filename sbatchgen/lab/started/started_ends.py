@@ -159,7 +159,9 @@ def _syntax_error(plan: DryRun) -> Iterator[Hit]:
         severity: Severity | None = "info" if plan.script.body.language == "ksh" else None
         yield Hit(plan.at(number_of(match[2])), what, fix, severity)
     task_error = _TASK_PARSE_ERROR.search(_stderr(plan))
-    for step in plan.steps if task_error else ():
+    if not task_error:
+        return
+    for step in plan.steps:
         is_shell = any(_SHELL_WORD.search(word) for word in step.command if not word.startswith("-"))
         if task_error and step.is_srun and is_shell and not step.processes:
             fix = "the text in quotes is a script: close or fill in what is missing"

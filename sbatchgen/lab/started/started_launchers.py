@@ -312,7 +312,9 @@ def _launcher_without_program(plan: DryRun) -> Iterator[Hit]:
 @RULES.add("SB342", "warning", "a variable that no shell expands", source="bash(1)")
 def _not_expanded(plan: DryRun) -> Iterator[Hit]:
     for step, launchers in _steps_with_launchers(plan):
-        for option, value in launchers[0].options.items() if launchers else ():
+        if not launchers:
+            continue
+        for option, value in launchers[0].options.items():
             if match := re.search(r"\$\{?([A-Za-z_]\w*)", value or ""):
                 what = f"{launchers[0].name} gets --{option} {value} as it is: no shell expands the variable"
                 fix = f"leave out the backslash or the inner single quotes before ${match[1]}"

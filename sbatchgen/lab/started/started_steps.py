@@ -95,7 +95,9 @@ def _server_never_ends(plan: DryRun) -> Iterator[Hit]:
     """
     if re.search(r"\bscancel\b|\bSLURM_WAIT\b|\bp?kill\b", plan.script.text):
         return  # the script itself ends the server
-    for step in plan.steps if not plan.result.limit else ():
+    if plan.result.limit:
+        return
+    for step in plan.steps:
         if not step.is_srun or "wait" in srun_options(step) or step.background:
             continue
         last_by_rank = {process.rank: process for process in step.processes}  # the last program of each task

@@ -123,7 +123,9 @@ def _matches_interface(name: str, others: Sequence[str]) -> bool:
 
 def bad_node_options(plan: DryRun, step: Step) -> Iterator[tuple[str, str]]:
     """Yield srun's options for nodes and tasks that are empty or have several lines, and their values."""
-    for option, value, at, _ in options_of_srun(step.command) if step.is_srun else ():
+    if not step.is_srun:
+        return
+    for option, value, at, _ in options_of_srun(step.command):
         is_empty = not value and not may_lack_values(plan)
         if option in ("nodelist", "nodes", "ntasks") and (is_empty or "\n" in value.strip()):
             yield step.command[at].partition("=")[0], value
