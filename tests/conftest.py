@@ -42,7 +42,7 @@ PROOFS = frozenset(
     plan/test_memory.py plan/test_memory_of_gpus.py plan/test_order.py plan/test_rehearsal.py plan/test_tasks.py plan/test_truth.py
     jobs/test_apptainer.py jobs/test_chains.py jobs/test_bad_nodes.py jobs/test_containers.py jobs/test_engines.py
     jobs/test_kinds_of_programs.py jobs/test_late_imports.py jobs/test_own_trainer.py jobs/test_survival.py
-    jobs/test_tutorials.py page/test_identity.py page/test_walks.py rules/test_proofs.py
+    jobs/test_tutorials.py lint/test_action.py page/test_identity.py page/test_walks.py rules/test_proofs.py
     starts/test_benchmark.py starts/test_pieces.py training/test_exact.py training/test_finetuned.py training/test_moments.py training/test_plain_loop.py training/test_seen.py training/test_starts.py
     trust/test_battery.py trust/test_colleague.py trust/test_ways.py
     """.split()

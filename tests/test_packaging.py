@@ -142,6 +142,7 @@ def test_the_archive_needs_nothing_but_python(pyz: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err == f"sbatchgen.pyz: used with {sys.executable}\n"
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 def test_the_archive_uses_no_folder_that_others_can_write(pyz: Path, tmp_path: Path) -> None:
     shared = tmp_path / "shared"

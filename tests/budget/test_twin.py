@@ -45,6 +45,7 @@ def test_of_twenty_at_once_one_is_submitted(home: Cluster) -> None:
     assert done.stdout.count("to submit it once more: --again") == 19
 
 
+@pytest.mark.proof
 def test_other_jobs_at_once_are_all_submitted(home: Cluster) -> None:
     for number in range(8):
         home.put(f"twin/{number}.sh", LATER.replace("300", f"30{number}"))

@@ -112,7 +112,7 @@ def test_every_fact_is_found_and_no_fact_is_wrong(discovered: Discovered) -> Non
     assert partitions == expected
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(5, first=1)
 def test_settings_and_what_no_key_holds(discovered: Discovered) -> None:
     limits = discovered.profile.value.limits
     expected = {"enforce_part_limits": "no", "max_array_size": 1001, "memory_consumable": True}

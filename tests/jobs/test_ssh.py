@@ -73,6 +73,7 @@ def test_ssh_opens_shells_of_a_job(site: Site, terminals: Terminals) -> None:
     no_job(site)
 
 
+@pytest.mark.proof
 @on_one_release
 @pytest.mark.usefixtures("login")
 def test_ssh_without_a_session_of_its_own_keeps_the_job(site: Site, terminals: Terminals) -> None:

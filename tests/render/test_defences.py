@@ -61,8 +61,10 @@ def run(
         "SLURM_JOB_ID": "4711", "SLURM_SUBMIT_DIR": str(folder), "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NNODES": "2",
         "SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "1", "SLURM_GPUS_ON_NODE": "1", "SLURM_CPUS_PER_TASK": "1",
     }  # fmt: skip
+    # One case has no uv, which a developer may have installed.
+    without_uv = [place for place in os.environ["PATH"].split(":") if not Path(place, "uv").exists()]
     known = {
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": ":".join([str(programs), *without_uv]),
         "HOME": str(folder),
         "USER": "me",
         "NOTES": str(notes),

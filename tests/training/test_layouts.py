@@ -122,7 +122,7 @@ def test_steps_that_torch_2_2_has_counted_are_taken() -> None:
     assert [float(kept["step"]) for kept in made[1].state.values()] == [1, 1]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(2, first=1)
 @pytest.mark.parametrize("name", ["resnet18", "layouts_own:model"])
 def test_models_of_torchvision_have_channels_last_on_a_cpu(
     here: Here, tmp_path: Path, flags: tuple[str, ...], name: str

@@ -38,7 +38,7 @@ BY_PYTHON = {
 }
 
 
-@pytest.mark.sampled(4, first=3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", STARTS)
 def test_a_module_of_the_current_folder_and_none_of_a_standard_name(tmp_path: Path, name: str) -> None:
     (tmp_path / "datasets").mkdir()

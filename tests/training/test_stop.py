@@ -180,6 +180,7 @@ def test_quick_steps_synchronise_seldom(slept: list[float]) -> None:
     assert synchronised == [1, 10, 20, 30, 40, 50, 60]
 
 
+@pytest.mark.proof
 def test_further_signals_to_torchrun_do_not_end_its_wait_for_the_save(
     trainers: Trainers, tmp_path: Path
 ) -> None:
