@@ -197,10 +197,11 @@ def follow_run(
 
     run = find_run(index, name, in_doubt="ignore")
     reader = RunLogs(run.folder, lines, task, since=since, program=program, job=job_id)
-    asked_at, notes = 0.0, _StateNotes()  # 0.0: Slurm was not asked so far
+    asked_at: float | None = None  # when Slurm was asked last
+    notes = _StateNotes()
     with _progress_bar(run) as update_bar:
         while True:
-            if not asked_at or time.monotonic() - asked_at >= POLL_S:
+            if asked_at is None or time.monotonic() - asked_at >= POLL_S:
                 (state,), problems = status.run_states(index, os.environ, [run], job_ids=[job_id])
                 asked_at = time.monotonic()
                 reader.refresh()
@@ -227,9 +228,8 @@ class _StateNotes:
         from sbatchgen.jobs.runs import overview
 
         headline = overview.headline(state) if not problems else problems[0].what
-        is_running = (
-            state.last_job is not None and state.last_job.state == "RUNNING"
-        )  # the log itself shows it
+        # The log itself shows that a job runs.
+        is_running = state.last_job is not None and state.last_job.state == "RUNNING"
         if headline != self._last_headline and not is_running:
             note(f"note: {headline}")
         if state.standstill and not self._was_quiet:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sbatchgen.jobs.submit.submission import Submission
 
 _POLL_S, _MAX_POLL_S = 1.0, 10.0  # seconds between two questions to Slurm: at first, and at most
-# The other uses of a session, each with its option. Without one of them, a shell is opened.
+# What a session can be used for in place of a shell, and the option that says so.
 _OPTION_OF_USE = {"jupyter": "--jupyter", "config": "--ssh-config", "relay": "--relay"}
 # Parameters of the command that also count for a session that was submitted earlier.
 _SESSION_PARAMETERS = frozenset(("job", "yes", "dry_run", "budget", "use", "debug"))
@@ -102,7 +102,7 @@ def shell(
             where = f"with {_OPTION_OF_USE[use]}" if use else "here"
             what = f"--debug needs a terminal, and there is no terminal {where}"
             raise CommandLineError.of(what, fix="leave --debug out")
-        os.environ["SBATCHGEN_DEBUG"] = str(debug)  # srun passes it on to the session, which starts pdb
+        os.environ["SBATCHGEN_DEBUG"] = str(debug)  # srun passes the variable on to the session
     if session_record := _find_session(job):
         _use_session(session_record, command, use, dry_run=dry_run)
         return
@@ -127,7 +127,10 @@ def _on_terminal() -> bool:
 
 
 def _session_submission(job: str, job_options: dict[str, Any], debug: int | None) -> Submission:
-    """Return the submission of a session for a job; `debug` is the rank that pdb may stop, or None."""
+    """Return the submission of a session: a job that holds nodes for shells, and starts no training.
+
+    `debug` is the rank of the training that pdb may stop, or None.
+    """
     from sbatchgen.jobs.submit.rendered import submission_of_job
     from sbatchgen.lab.shell import session
 
@@ -135,10 +138,10 @@ def _session_submission(job: str, job_options: dict[str, Any], debug: int | None
     options = job_options
     if training_request.resolved.uses_slurm:
         options = session.session_options(job_options, training_request.resolved.profile)
-    request = request_of(job, (), options)
-    session.refuse_rank(request.resolved, debug)
-    job_submission = submission_of_job(request, os.environ, job_folder(), ask_squeue=True)
-    return session.session_submission(training_request, request, job_submission, os.environ)
+    session_request = request_of(job, (), options)
+    session.refuse_rank(session_request.resolved, debug)
+    job_submission = submission_of_job(session_request, os.environ, job_folder(), ask_squeue=True)
+    return session.session_submission(training_request, session_request, job_submission, os.environ)
 
 
 def _find_session(name: str) -> Record | None:
@@ -150,8 +153,9 @@ def _find_session(name: str) -> Record | None:
 
     index = sbatch.open_index(os.environ, note)
     runs = index.find(name, current_folder()) if index else []
-    submissions = records(runs[0].folder) if len(runs) == 1 else []
-    return submissions[-1] if submissions and session.is_session(submissions[-1]) else None
+    records_of_run = records(runs[0].folder) if len(runs) == 1 else []
+    newest = records_of_run[-1] if records_of_run else None
+    return newest if newest and session.is_session(newest) else None
 
 
 def _use_session(record: Record, command: tuple[str, ...], use: str | None, *, dry_run: bool) -> None:
@@ -241,7 +245,8 @@ def _exit_at_hang_up() -> Iterator[None]:
         sys.exit(128 + number)
 
     old_handler = signal.getsignal(signal.SIGHUP)
-    if old_handler is not signal.SIG_IGN:  # the user has started the command with nohup
+    ignores_hang_up = old_handler is signal.SIG_IGN  # the user has started the command with nohup
+    if not ignores_hang_up:
         signal.signal(signal.SIGHUP, exit_at_signal)
     yield
     signal.signal(signal.SIGHUP, old_handler)
@@ -252,7 +257,7 @@ def _attach(
 ) -> int:
     """Connect this terminal to a running session; return the exit status of its shell or command.
 
-    `is_first`: this terminal has submitted the session, which waits for it.
+    `is_first` says that this command has submitted the session. The session waits for its first terminal.
     """
     from sbatchgen.base.machine import packages
     from sbatchgen.check.sbatch.hostlist import hosts

@@ -90,12 +90,12 @@ def test_a_line_with_a_value_differs_from_one_that_is_the_same_in_every_script()
         traced(resolved("ddp", "msu", nodes=nodes, account=account))
         for nodes, account in ((2, "a"), (3, "b"))
     )
-    fixed = [[line for line, place in lines if not place.value] for lines in (first, second)]
+    fixed = [[line for line, place in lines if not place.has_value] for lines in (first, second)]
     assert fixed[0] == fixed[1]
-    decided = [{line for line, place in lines if place.value} for lines in (first, second)]
+    decided = [{line for line, place in lines if place.has_value} for lines in (first, second)]
     assert {"#SBATCH --nodes=2", "#SBATCH --account=a"} <= decided[0] - decided[1]
     command = [
-        place.value
+        place.has_value
         for line, place in first
         if line.strip().startswith(("exec srun", "--container", "--dataset"))
     ]
@@ -117,7 +117,7 @@ def test_a_line_of_a_sites_template_is_its_own(tmp_path: Path) -> None:
     of = resolved("ddp", "torchrun")
     places = {line.strip(): place for line, place in traced(of, tmp_path)}
     assert places["module load site/1"] == TemplateLine(own, 3, "modules")
-    assert places["echo on 10 nodes"] == TemplateLine(own, 6, "modules", value=True)
+    assert places["echo on 10 nodes"] == TemplateLine(own, 6, "modules", has_value=True)
     assert places["module purge"].file == BUNDLED / "job.sh.j2"
     assert places["environment"] == TemplateLine(EVENTS, places["environment"].line, "events")
     assert places["#!/bin/bash"] == TemplateLine(BUNDLED / "job.sh.j2", 2)

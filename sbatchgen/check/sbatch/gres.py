@@ -68,13 +68,13 @@ def gres_items(text: str, *, slurm: str) -> Iterator[Amount]:
         match = re.fullmatch(GRES, _BLANK_IN_TYPE.sub("_", resource))
         if match is None or ("=" in resource and slurm < "23.02"):
             raise ValueError(f"'{item}' is not a resource with a count")
-        count = amount(match["count"] + match["unit"]) if match["count"] else 1
+        count = parse_amount(match["count"] + match["unit"]) if match["count"] else 1
         if count:
             type_name = resource[match.start("type") : match.end("type")] if match["type"] else ""
             yield match["name"], type_name, count
 
 
-def amount(text: str) -> int | None:
+def parse_amount(text: str) -> int | None:
     """Return the number in a count with or without a unit, such as 2 or 4K; None for other texts."""
     match = _AMOUNT.fullmatch(text)
     if match is None:

@@ -21,7 +21,7 @@ class Debit:
     def __init__(
         self,
         key: str,
-        limits: Mapping[str, Allowance],
+        allowances: Mapping[str, Allowance],
         script: bytes,
         options: Sequence[str],
         *,
@@ -34,14 +34,14 @@ class Debit:
 
         Args:
             key: The key of the submission.
-            limits: The budgets that apply, by their files.
+            allowances: What each budget that applies allows, by its file.
             script: The script that sbatch will get.
             options: The options that sbatch will get.
             environment: The environment of the command.
-            tasks: How many tasks a whole sweep or chain has, which the script's array is a part of; 0 for
-                others.
+            tasks: For a script that is a part of a sweep or of a chain: the number of tasks of the whole;
+                else 0.
         """
-        self.key, self.limits, self._environment = key, limits, environment
+        self.key, self.allowances, self._environment = key, allowances, environment
         _, variables = client.submit_environment(environment)
         if variables:
             what = f"a budget can't count a job that {variables[0]} changes"
@@ -65,7 +65,7 @@ class Debit:
             if not only_check:
                 charges[self.key] = Charge(
                     key=self.key,
-                    budgets=[*self.limits],
+                    budgets=[*self.allowances],
                     submitted=time.time(),
                     tasks=demand.tasks,
                     tasks_at_once=demand.tasks_at_once,
@@ -86,48 +86,55 @@ class Debit:
                 charges[self.key] = charge._replace(**fields)  # type: ignore[arg-type]
 
     def _problems(self, demand: Demand, charges: Charges) -> Iterator[Problem]:
-        """Yield why the budgets refuse this demand, if they are charged with `charges` already."""
-        for file, limits in self.limits.items():
-            left = ledger.standing_of_budget(file, limits, charges)
-            yield from _problems_of_any_job(file, limits, demand)
-            yield from self._problems_of_jobs(left, limits)
-            yield from self._problems_of_hours(left, limits, demand)
+        """Yield why the budgets refuse a demand; `charges` has all earlier submissions."""
+        for file, allowance in self.allowances.items():
+            standing = ledger.standing_of_budget(file, allowance, charges)
+            yield from _problems_of_any_job(file, allowance, demand)
+            yield from self._problems_of_jobs(standing, allowance)
+            yield from self._problems_of_hours(standing, allowance, demand)
 
-    def _problems_of_jobs(self, left: Standing, limits: Allowance) -> Iterator[Problem]:
-        """Yield a problem if more jobs would wait or run than a budget has left."""
-        if left.jobs is not None and self._jobs_at_once > left.jobs:
+    def _problems_of_jobs(self, standing: Standing, allowance: Allowance) -> Iterator[Problem]:
+        """Yield a problem if the budget allows fewer jobs at the same time than would then wait or run."""
+        if standing.jobs is not None and self._jobs_at_once > standing.jobs:
             adds = f"this adds {self._jobs_at_once} job{'s' * (self._jobs_at_once > 1)} that may wait or run"
-            what = f"{adds}; {left.jobs} of {limits.jobs} are left"
-            yield Problem(what, f"the budget {left.file}", "wait until some have ended: sbatchgen status")
+            what = f"{adds}; {standing.jobs} of {allowance.jobs} are left"
+            yield Problem(what, f"the budget {standing.file}", "wait until some have ended: sbatchgen status")
 
-    def _problems_of_hours(self, left: Standing, limits: Allowance, demand: Demand) -> Iterator[Problem]:
-        """Yield a problem for each kind of hours of which a budget has less left than the demand."""
-        for unit, per_task, left_hours, total, ending in (
-            ("GPU", demand.gpus, left.gpu_hours, limits.gpu_hours, " are left"),
-            ("GPU", demand.gpus, limits.gpu_hours_per_job, None, " may be in one submission"),
-            ("CPU", demand.cpus, left.cpu_hours, limits.cpu_hours, " are left"),
+    def _problems_of_hours(
+        self, standing: Standing, allowance: Allowance, demand: Demand
+    ) -> Iterator[Problem]:
+        """Yield a problem for each limit on hours that the demand exceeds."""
+        for unit, per_task, hours_left, total, ending in (
+            ("GPU", demand.gpus, standing.gpu_hours, allowance.gpu_hours, " are left"),
+            ("GPU", demand.gpus, allowance.gpu_hours_per_job, None, " may be in one submission"),
+            ("CPU", demand.cpus, standing.cpu_hours, allowance.cpu_hours, " are left"),
         ):
             hours = demand.hours(per_task, self._tasks)
-            if left_hours is None or hours <= left_hours + 1e-9:  # sums of hours are not exact
+            if hours_left is None or hours <= hours_left + 1e-9:  # sums of hours are not exact
                 continue
             job = "job" if self._tasks == 1 else f"submission of {self._tasks} jobs"
             what = f"this {job} may take {_with_four_decimals(hours, math.ceil)} {unit}-hours"
             what += f" in {demand.starts} starts" * (demand.starts > 1)
-            what += f"; {_with_four_decimals(left_hours, math.floor)}" + f" of {total}" * (total is not None)
-            time_s = int(demand.time_s * left_hours / hours) // 60 * 60  # in whole minutes
-            fix = f"--time {Duration(time_s)}" if time_s else _fix_by_owner(left.file)
-            starts = int(demand.starts * left_hours / hours)
+            what += f"; {_with_four_decimals(hours_left, math.floor)}" + f" of {total}" * (total is not None)
+            time_s = int(demand.time_s * hours_left / hours) // 60 * 60  # in whole minutes
+            fix = f"--time {Duration(time_s)}" if time_s else _fix_by_owner(standing.file)
+            starts = int(demand.starts * hours_left / hours)
             if 0 < starts < demand.starts:
                 fix = f"--max-restarts {starts - 1} or {fix}"
-            yield Problem(what + ending + limits.ends, f"the budget {left.file}", fix)
+            yield Problem(what + ending + allowance.ends, f"the budget {standing.file}", fix)
 
 
-def _problems_of_any_job(file: str, limits: Allowance, demand: Demand) -> Iterator[Problem]:
-    """Yield problems that a smaller job would also have: the budget has ended, or forbids a name."""
-    if limits.until and time.time() > limits.until.epoch:
-        yield Problem(f"the budget {file} ended{limits.ends.replace('until', 'on')}", fix=_fix_by_owner(file))
+def _problems_of_any_job(file: str, allowance: Allowance, demand: Demand) -> Iterator[Problem]:
+    """Yield problems that a smaller job would also have.
+
+    The budget has ended, or it does not allow the partition or the account.
+    """
+    if allowance.until and time.time() > allowance.until.epoch:
+        yield Problem(
+            f"the budget {file} ended{allowance.ends.replace('until', 'on')}", fix=_fix_by_owner(file)
+        )
     for noun, names in (("partition", demand.partitions), ("account", (demand.account,))):
-        allowed = getattr(limits, f"{noun}s")
+        allowed = getattr(allowance, f"{noun}s")
         if allowed is not None and not {*(names or ("",))} <= {*allowed}:
             refused = f"not {', '.join(names)}" if any(names) else f"and the job names no {noun}"
             fix = f"--{noun} {allowed[0]}" if allowed else _fix_by_owner(file)
@@ -141,5 +148,9 @@ def _fix_by_owner(file: str) -> str:
 
 
 def _with_four_decimals(hours: float, rounding: Callable[[float], int]) -> Hours:
-    """Return hours with four decimals; `rounding` is ceil for a demand, and floor for the hours left."""
+    """Return hours with four decimals.
+
+    `rounding` is ceil for a demand, and floor for the hours that are left, so that neither looks better than
+    it is.
+    """
     return Hours(rounding(round(hours * 10_000, 3)) / 10_000)

@@ -33,7 +33,7 @@ def explain_output(
     output: ExplainOutput = {"settings": [*settings]}
     if script is not None:
         output["lines"] = [
-            {"text": text, "file": str(at.file), "line": at.line, "block": at.block, "value": at.value}
+            {"text": text, "file": str(at.file), "line": at.line, "block": at.block, "value": at.has_value}
             for text, at in zip(lines_of(script), places, strict=True)
         ]
     return output

@@ -1,4 +1,4 @@
-"""The templates of scripts: Jinja's environment for bash, with limits for templates of other people."""
+"""Renders the templates of scripts with Jinja, whose sandbox limits what templates of other people may do."""
 
 import contextlib
 import functools
@@ -33,7 +33,7 @@ _OLD_BLOCK = re.compile(rf"{{%[-+]?\s*block\s+({'|'.join(_OLD_BLOCKS)})\b")  # "
 
 # Statements that store a template's text as a value, which the template can then change:
 # "{% set greeting %}", "{% macro hello(", "{% filter upper", "self.train()".
-_KEPT_TEXT = re.compile(
+_STORES_TEXT = re.compile(
     r"{%[-+]?\s*(?:set\s+[\w.]+\s*[^=\s\w.]|(?:filter|macro|call|import|from)\b|for\b[^}]*\brecursive\b)"
     r"|\b(?:self|super)\b"
 )
@@ -51,7 +51,7 @@ class _Loader(jinja2.FileSystemLoader):
             if Path(self.searchpath[0], template).stat().st_size > _MAX_BYTES:
                 raise jinja2.TemplateError(_TOO_LARGE)
         text, file, is_unchanged = super().get_source(environment, template)
-        self.keeps_text |= bool(_KEPT_TEXT.search(_SUPER.sub("", text)))
+        self.keeps_text |= bool(_STORES_TEXT.search(_SUPER.sub("", text)))
         if (old := _OLD_BLOCK.search(text)) and re.search(r"{%[-+]?\s*extends\b", text):
             what = f"block '{old[1]}' is now '{_OLD_BLOCKS[old[1]]}': see sbatchgen help script"
             line = text.count("\n", 0, old.start()) + 1
@@ -92,8 +92,8 @@ def environment_of(
     not run Python code.
     """
     loaders = [_Loader(folder) for folder in folders]
-    kind = "marked" if extension else "templates"
-    compiled = cache / f"{kind}-{sys.implementation.cache_tag}" if cache else None
+    name = "marked" if extension else "templates"
+    compiled = cache / f"{name}-{sys.implementation.cache_tag}" if cache else None
     environment = ImmutableSandboxedEnvironment(
         loader=jinja2.ChoiceLoader([*loaders, jinja2.PrefixLoader({"bundled": loaders[-1]}, ":")]),
         # compiled templates are run as code, so no other user may be able to change them
@@ -142,8 +142,9 @@ def render_template(environment: jinja2.Environment, template: str, values: Mapp
 
 def _limited_product(left: Any, right: Any) -> Any:
     """Return the product of two values; raises TemplateError for a text or list larger than a script."""
+    # For "ab" * 3, the sizes are 2 and 3. A product of two numbers is not limited.
     sizes = [len(part) if isinstance(part, Sequence) else part for part in (left, right)]
-    has_sequence = sizes != [left, right]  # "ab" * 3; a product of two numbers is not limited
+    has_sequence = sizes != [left, right]
     if has_sequence and sizes[0] * sizes[1] > _MAX_BYTES:
         raise jinja2.TemplateError(_TOO_LARGE)
     return left * right

@@ -1,10 +1,10 @@
-"""The trace of a script: the line of a template that each line of the script comes from, with its block.
+"""The trace of a script: for each of its lines, the line and the block of the template it comes from.
 
-The templates are rendered with marks in their text; the text without the marks is the script. The marks
-change nothing else, because Jinja gives an extension the tokens of a template after trimming blanks
-(`Extension.filter_stream`). Only a template that stores its text as a value could change the marks, for
-example by `{% filter upper %}`. For such a template the script is also rendered without marks, and both
-scripts must be equal, byte for byte.
+To find these lines, the templates are rendered with marks in their text. The script is this text without the
+marks. Marks leave the rest of the text as it is, because Jinja trims blanks before it gives the tokens of a
+template to an extension (`Extension.filter_stream`). Only a template that stores its text as a value may
+change the marks, for example by `{% filter upper %}`. For such a template the script is also rendered without
+marks, and both scripts must be equal.
 """
 
 import re
@@ -39,14 +39,14 @@ class TemplateLine:
     file: Path  # the template
     line: int  # the line in the template, counted from 1
     block: str = ""  # the innermost block around the line, or around the `include` of its file; "" for none
-    value: bool = False  # whether the line of the script holds a value of the job or the profile
+    has_value: bool = False  # whether the line of the script holds a value of the job or the profile
 
 
 class TracedScript(NamedTuple):
-    """A script and the origins of its lines, which are None if a template changes its own text."""
+    """A script and the origins of its lines."""
 
     text: str
-    lines: list[TemplateLine] | None
+    origins: list[TemplateLine] | None  # one for each line; None if a template changes its own text
 
 
 def trace(
@@ -62,17 +62,20 @@ def trace(
     render_unmarked = partial(render, resolved, code=code, rerun=rerun, folders=folders, cache=cache)
     try:
         marked = filled_template(environment, resolved, code=code)
-    except DocumentError:  # if the marks were not the cause, `render_unmarked` raises the same error
+    except DocumentError:
+        # The marks may be the cause. Without them, any other error is raised again.
         return TracedScript(render_unmarked(), None)
     script = finished_script(_MARK.sub("", marked), rerun)
     if keeps_text(environment) and (unmarked := render_unmarked()) != script:
         return TracedScript(unmarked, None)
     origins = []
-    line_before = ""
+    previous_line = ""
     for origin, line in _lines_with_origins(marked):
-        if (line_before, line) != ("\n", "\n"):  # `finished_script` keeps the first of several empty lines
+        # `finished_script` removes an empty line that follows another one.
+        is_removed = previous_line == line == "\n"
+        if not is_removed:
             origins.append(origin)
-        line_before = line
+        previous_line = line
     return TracedScript(script, origins if len(origins) == script.count("\n") else None)
 
 
@@ -142,27 +145,27 @@ def _text_token(neighbour: Token, text: str) -> Token:
 
 def _lines_with_origins(marked: str) -> Iterator[tuple[TemplateLine, str]]:
     """Yield the origin and the unmarked text of each line of a text with marks."""
-    blocks: list[str] = []  # around the present line, the innermost last
-    # a line has the origin of its first piece of text; the newest mark has the origin of the next piece
+    blocks: list[str] = []  # the blocks around the current line, the innermost last
+    # A line has the origin of its first piece of text. The last mark has the origin of the next piece.
     line_origin = mark_origin = TemplateLine(Path(), 0)
     line = ""
     for index, piece in enumerate(_MARK.split(marked)):  # text and marks by turns: text, mark, text, ...
-        kind, _, about = piece.partition(" ")
+        kind, _, rest = piece.partition(" ")
         if index % 2 == 0:
             for part in _LINE.findall(piece):
                 if not line:
                     line_origin = replace(mark_origin, block=blocks[-1] if blocks else "")
-                elif mark_origin.value and not line_origin.value:
-                    line_origin = replace(line_origin, value=True)
+                elif mark_origin.has_value and not line_origin.has_value:
+                    line_origin = replace(line_origin, has_value=True)
                 line += part
                 if part.endswith("\n"):
                     yield line_origin, line
                     line = ""
         elif kind == "block":
-            blocks.append(about)
+            blocks.append(rest)
         elif kind:
-            number, _, file = about.partition(" ")
-            mark_origin = TemplateLine(Path(file), int(number), value=kind == "value")
+            number, _, file = rest.partition(" ")
+            mark_origin = TemplateLine(Path(file), int(number), has_value=kind == "value")
         else:
             blocks.pop()
     if line:

@@ -26,7 +26,7 @@ from sbatchgen.check.script.more_options import with_options
 from sbatchgen.check.script.script import JobScript
 from sbatchgen.jobs.runs.record import Record
 from sbatchgen.jobs.slurm import any_job
-from sbatchgen.jobs.slurm.any_job import JOB_ID, AnyJob
+from sbatchgen.jobs.slurm.any_job import JOB_ID, JobWithFiles
 from sbatchgen.jobs.slurm.queue import SlurmJob
 
 DEFAULT_LOG, DEFAULT_LOG_OF_TASK = "slurm-%j.out", "slurm-%A_%a.out"  # sbatch(1), --output
@@ -102,7 +102,7 @@ def logs_in(folder: Path) -> list[Path]:
 def jobs_of_logs(paths: Sequence[Path], environment: Mapping[str, str]) -> list[PlainJob]:
     """Return the jobs of those logs that have Slurm's default name. Slurm is asked once about all jobs."""
     ids = {path: match[1] for path in paths if (match := _LOG_NAME.fullmatch(path.name))}
-    answers: list[AnyJob] = []
+    answers: list[JobWithFiles] = []
     with contextlib.suppress(SlurmError):
         answers = any_job.any_jobs(
             [*dict.fromkeys(id_.partition("_")[0] for id_ in ids.values())], environment
@@ -150,7 +150,7 @@ def _may_have_task(waiting: str, task: str) -> bool:
     return ranges is None or any(int(task) in numbers for numbers in ranges)
 
 
-def _chosen_task(tasks: Sequence[AnyJob], task: str, id_: str) -> AnyJob:
+def _chosen_task(tasks: Sequence[JobWithFiles], task: str, id_: str) -> JobWithFiles:
     """Return the task of an array that the user named; without `task`, the first failed, else the last run.
 
     A job without an array is its only task. Raises CommandLineError if the array has no such task.
@@ -207,7 +207,7 @@ def _find_by_file(word_: str, path: Path, environment: Mapping[str, str], task: 
     return _forgotten_job(word_, path, match[1] if match else "")
 
 
-def _is_log_of(job: AnyJob, path: Path) -> bool:
+def _is_log_of(job: JobWithFiles, path: Path) -> bool:
     """Return whether a file is the log of a job: by the name in Slurm's answer, else by the default name."""
     names = {name.replace("%%", "%") for name in (job.log, job.errors) if name}
     default_log = Path(job.folder, f"slurm-{job.row.id}.out")
@@ -239,19 +239,19 @@ def _find_by_script(word_: str, path: Path, environment: Mapping[str, str], task
     raise CommandLineError.of(what, fix=fix)
 
 
-def _runs_script(job: AnyJob, path: Path) -> bool:
+def _runs_script(job: JobWithFiles, path: Path) -> bool:
     """Return whether a job runs the script in a file."""
     script = _script_path(job)
     return bool(script) and _is_same_file(Path(job.folder, script), path)
 
 
-def _script_path(job: AnyJob) -> str:
+def _script_path(job: JobWithFiles) -> str:
     """Return the path of a job's script without arguments; "" if it is unknown, or came from stdin."""
     if job.command:
         if Path(job.folder, job.command).is_file():
             return job.command
         return job.command.partition(" ")[0]
-    words = _split_command(job.line)
+    words = _split_command(job.submit_line)
     return next((name for name in words[1:] if Path(job.folder, name).is_file()), "")
 
 
@@ -270,7 +270,9 @@ def _options_in_script(script: Path) -> dict[str, str]:
     return {}
 
 
-def _known_job(word_: str, tasks: Sequence[AnyJob], job: AnyJob, environment: Mapping[str, str]) -> PlainJob:
+def _known_job(
+    word_: str, tasks: Sequence[JobWithFiles], job: JobWithFiles, environment: Mapping[str, str]
+) -> PlainJob:
     """Return the PlainJob of a job that Slurm knows.
 
     `tasks` has the job, or all tasks of an array. `job` is the chosen task.
@@ -298,7 +300,7 @@ def _known_job(word_: str, tasks: Sequence[AnyJob], job: AnyJob, environment: Ma
         folder=Path(log.replace("%%", "%") or "/", NO_RUN_FOLDER),
         record=record,
         script=_script_with_limits(job, path, environment, is_mine=not owner),
-        line=job.line,
+        line=job.submit_line,
         owner=owner,
         problems=tuple(_why_unreadable(log.replace("%%", "%"), owner)),
     )
@@ -316,12 +318,12 @@ def _why_unreadable(log: str, owner: str) -> Iterator[str]:
         yield f"its log can't be read: {log}: {error.strerror or error}{whose}"
 
 
-def _expected_log(job: AnyJob, script: Path | None) -> str:
+def _expected_log(job: JobWithFiles, script: Path | None) -> str:
     """Return the path of the log of a job that only the database knows, with % doubled as in patterns.
 
     The option --output is in the command of the submission or in the script; else sbatch's default holds.
     """
-    words, output = _split_command(job.line), ""
+    words, output = _split_command(job.submit_line), ""
     for position, option in enumerate(words):
         if _OUTPUT_OPTION.match(option):
             output = option.partition("=")[2] or next(iter(words[position + 1 :]), "")
@@ -345,7 +347,7 @@ def _expected_log(job: AnyJob, script: Path | None) -> str:
 
 
 def _script_with_limits(
-    job: AnyJob, path: Path | None, environment: Mapping[str, str], *, is_mine: bool
+    job: JobWithFiles, path: Path | None, environment: Mapping[str, str], *, is_mine: bool
 ) -> JobScript | None:
     """Return the script that a job runs, with the time limit and memory that Slurm reports.
 

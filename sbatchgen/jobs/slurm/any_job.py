@@ -25,7 +25,7 @@ JOB_ID = re.compile(r"([1-9][0-9]{0,9})(?:_([0-9]{1,7})|\+([0-9]{1,4}))?")
 
 
 @frozen(kw_only=True)
-class AnyJob:
+class JobWithFiles:
     """A job or a task of an array, with its files; "" for unknown values."""
 
     row: SlurmJob  # the job as squeue or sacct prints it
@@ -33,7 +33,7 @@ class AnyJob:
     name: str = ""
     folder: str = ""  # the folder in which it runs, by default the folder of submission
     command: str = ""  # the path of its script, before Slurm 24.05 with the script's arguments
-    line: str = ""  # the command line of its submission
+    submit_line: str = ""  # the command line of its submission, such as "sbatch --nodes=2 job.sh"
     # The path of its output, with each "%" doubled as in the value of --output; "" if only sacct knows the
     # job
     log: str = ""
@@ -42,7 +42,7 @@ class AnyJob:
     submitted: datetime | None = None
 
 
-def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
+def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[JobWithFiles]:
     """Return the jobs with these ids that the controller or the database knows; of an array, all its tasks.
 
     Raises SlurmError if Slurm's commands are not installed here, or if the controller does not answer.
@@ -62,7 +62,7 @@ def any_jobs(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]
     return jobs
 
 
-def my_jobs(environment: Mapping[str, str]) -> list[AnyJob]:
+def my_jobs(environment: Mapping[str, str]) -> list[JobWithFiles]:
     """Return the jobs of the user that the controller knows, the oldest first.
 
     Raises SlurmError like `any_jobs`.
@@ -118,16 +118,16 @@ def _fields_by_id(printed: str) -> Iterator[tuple[str, dict[str, str]]]:
             yield id_, fields
 
 
-def _any_job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
+def _any_job(row: SlurmJob, fields: Mapping[str, str]) -> JobWithFiles:
     """Return a job from its row of squeue and its fields of scontrol."""
     log, errors = fields.get("StdOut", ""), fields.get("StdErr", "")
-    return AnyJob(
+    return JobWithFiles(
         row=row,
         user=fields.get("UserId", "").partition("(")[0],
         name=fields.get("JobName", ""),
         folder=fields.get("WorkDir", ""),
         command=fields.get("Command", "") or row.command,
-        line=fields.get("SubmitLine", ""),
+        submit_line=fields.get("SubmitLine", ""),
         log=log.replace("%", "%%"),
         errors=errors.replace("%", "%%") if errors != log else "",
         memory=fields.get("memory", ""),
@@ -135,22 +135,24 @@ def _any_job(row: SlurmJob, fields: Mapping[str, str]) -> AnyJob:
     )
 
 
-def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> list[AnyJob]:
+def _jobs_in_database(ids: Sequence[str], environment: Mapping[str, str]) -> list[JobWithFiles]:
     """Return the jobs with these ids that the database knows; no jobs if no database answers."""
     return [
-        AnyJob(
+        JobWithFiles(
             row=row,
             user=fields["user"],
             name=fields["name"],
             folder=read_text(fields["folder"]),
-            line=read_text(fields.get("submitted", "")),
+            submit_line=read_text(fields.get("submitted", "")),
             submitted=read_time(fields["submit_time"]),
         )
         for row, fields in sacct_jobs_of_anyone(ids, environment) or ()
     ]
 
 
-def _with_cancelling_users(jobs: Sequence[AnyJob], environment: Mapping[str, str]) -> Iterator[AnyJob]:
+def _with_cancelling_users(
+    jobs: Sequence[JobWithFiles], environment: Mapping[str, str]
+) -> Iterator[JobWithFiles]:
     """Yield the jobs; cancelled jobs get the user who cancelled them, whom only the database knows."""
     ids = [str(job.row.base_id) for job in jobs if job.row.state.name == "CANCELLED"]
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from sbatchgen.base.frozen import frozen
-from sbatchgen.check.sbatch.gres import amount
+from sbatchgen.check.sbatch.gres import parse_amount
 from sbatchgen.jobs.slurm.client import answer_text
 from sbatchgen.jobs.slurm.config import from_key, record_of
 from sbatchgen.jobs.slurm.fields import read_count, read_limit, read_names, read_pairs, read_text
@@ -55,7 +55,7 @@ def _gres_of_item(item: str) -> NodeGres:
     detail = match[1] if match else ""
     shards = [pair.split("/") for pair in detail.split(",")] if _PER_GPU.fullmatch(detail) else []
     name, *parts = (item[: match.start()] if match else item).split(":")
-    number = amount(parts[-1]) if parts else None
+    number = parse_amount(parts[-1]) if parts else None
     if number is not None:
         parts.pop()
     gres_type = next((part for part in parts if part not in ("no_consume", "(null)")), "")
@@ -134,14 +134,14 @@ def nodes(environment: Mapping[str, str], *, future: bool = False) -> list[Slurm
 def nodes_in(printed: str) -> Iterator[SlurmNode]:
     """Yield the nodes in the output of scontrol, which has a line for each node; other lines are skipped."""
     for line in filter(_START.match, printed.split("\n")):
-        # The value of OS is the release of a kernel. It has blanks, so the fields from OS to RealMemory are
-        # skipped.
-        fields, _, rest = line.partition(" OS=")
-        fields += rest[max(rest.find(" RealMemory="), 0) :] if rest else ""
+        # The value of OS is the release of a kernel, which has blanks. It ends before the field RealMemory.
+        before_os, _, from_os = line.partition(" OS=")
+        after_os = from_os[max(from_os.find(" RealMemory="), 0) :] if from_os else ""
+        fields = before_os + after_os
         free_text = _FREE_TEXT.search(fields)
         values = read_pairs((fields[: free_text.start()] if free_text else fields).split())
-        if free_text and free_text[0] == " Reason=":  # other free texts may follow the reason
-            reason = _FREE_TEXT.split(fields[free_text.end() :], maxsplit=1)[0]
+        if free_text and free_text[0] == " Reason=":
+            reason = _FREE_TEXT.split(fields[free_text.end() :], maxsplit=1)[0]  # up to the next free text
             values["Reason"] = " ".join(_AUTHOR_OF_REASON.sub("", reason, count=1).split())
         if not read_count(values["CPUEfctv"]):  # Slurm prints this field since 22.05
             values["CPUEfctv"] = values["CPUTot"]

@@ -77,14 +77,15 @@ class ReasonText(TextExplanation):
 class ReasonTexts:
     """The contents of reasons.yaml."""
 
-    things: Mapping[str, str]  # plain words for names in reasons, such as names of limits
+    resources: Mapping[str, str]  # plain words for the resources that names of limits hold: "GRES" -> "GPUs"
     texts: tuple[ReasonText, ...]
 
 
 @functools.cache
-def _table() -> tuple[Mapping[str, str], Texts[ReasonText]]:
+def _reason_texts() -> tuple[Mapping[str, str], Texts[ReasonText]]:
+    """Return the contents of reasons.yaml: words for resources, and the explanations of reasons."""
     table = read_table(Path(__file__).with_name("reasons.yaml"), ReasonTexts)
-    return table.things, Texts(table.texts)
+    return table.resources, Texts(table.texts)
 
 
 def explain_reason(text: str, job: str) -> Reason:
@@ -95,10 +96,11 @@ def explain_reason(text: str, job: str) -> Reason:
     name = text.strip()
     if name.startswith("(") and name.endswith(")"):
         name = name[1:-1]
-    things, texts = _table()
+    resources, texts = _reason_texts()
     match = texts.find(name)
     if match is None:
         return Reason(name=name, means=name)
-    entry, words = match  # a word may be Slurm's name of what a limit counts, such as "GRES"
-    means, fix = filled_texts(entry, [things.get(word, word) for word in words], job=job)
+    # A word is the resource in the name of a limit, such as GRES in "QOSMaxGRESPerUser".
+    entry, words = match
+    means, fix = filled_texts(entry, [resources.get(word, word) for word in words], job=job)
     return Reason(name=name, kind=entry.kind, means=means, fix=fix)

@@ -364,12 +364,13 @@ def _own_lines(script: TracedScript) -> list[int] | None:
     script depend only on the kind of the job, so they do not count. Return None if it is not known from which
     template each line comes.
     """
-    if script.lines is None:
+    if script.origins is None:
         return None
     bundled_templates = bundled("templates")
     lines_of_first_part = script.text.rpartition(SECOND_PART)[0].count("\n")
     return [
         number
-        for number, line in enumerate(script.lines, 1)
-        if (line.value and number <= lines_of_first_part) or bundled_templates not in line.file.parents
+        for number, origin in enumerate(script.origins, 1)
+        if (origin.has_value and number <= lines_of_first_part)
+        or bundled_templates not in origin.file.parents
     ]
