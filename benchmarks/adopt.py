@@ -147,7 +147,7 @@ def adopted(script: Script) -> Result:
         adoption = adopt(script.text, file=script.where.rpartition("/")[2], user=user, day="2026-01-31")
     except SbatchgenError as error:
         return Result("refused", error.problems[0].what)
-    reasons = [row.what for row in adoption.lost]
+    reasons = [row.reason for row in adoption.lost]
     reason = next((what for what in reasons if what != NO_TRAINING), "".join(reasons[:1]))
     return Result("refused" if not adoption.job else "partly" if adoption.lost else "without loss", reason)
 

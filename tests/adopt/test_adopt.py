@@ -152,9 +152,9 @@ def test_every_line_of_every_script_is_accounted_for() -> None:
         read_by_slurm = {
             directive.line for directive in read_script(text).directives if directive.kind in READ_KINDS
         }
-        assert not [row for row in adoption.rows if row.what == "comment" and read_by_slurm & {*row.lines}]
+        assert not [row for row in adoption.rows if row.reason == "comment" and read_by_slurm & {*row.lines}]
         assert account.lines(adoption)
-        assert all(row.what for row in adoption.rows)
+        assert all(row.reason for row in adoption.rows)
         if not adoption.lost:  # nothing was taken over that render would refuse
             assert adoption.rendered
             assert started(adoption.rendered)

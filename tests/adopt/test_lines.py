@@ -341,8 +341,8 @@ LOST = [  # a body, the line, and the reason
 def test_what_has_no_place_is_reported_at_its_line() -> None:
     def check(body: str, line: int, what: str) -> None:
         adoption = of_body(body)
-        rows = [row for row in adoption.lost if what in row.what]
-        assert rows, [row.what for row in adoption.lost]
+        rows = [row for row in adoption.lost if what in row.reason]
+        assert rows, [row.reason for row in adoption.lost]
         assert adoption.lines[rows[0].lines[0]] == "lost"
         assert line in rows[0].lines
 
@@ -357,7 +357,7 @@ def test_what_has_no_place_is_reported_at_its_line() -> None:
     ],
 )
 def test_a_variable_that_the_new_script_sets_as_well(body: str) -> None:
-    assert "the new script sets" in of_body(body).lost[0].what
+    assert "the new script sets" in of_body(body).lost[0].reason
 
 
 def test_a_cd_that_fails_does_not_train_elsewhere(tmp_path: Path) -> None:
@@ -376,7 +376,7 @@ def test_a_script_of_another_scheduler() -> None:
         "Cobalt": "#COBALT -n 2\n#COBALT -t 30",
     }.items():
         adoption = adopted(f"#!/bin/bash\n{directives}\npython t.py\n")
-        assert adoption.lost[0].what == f"an option of {name}: write it as #SBATCH", name
+        assert adoption.lost[0].reason == f"an option of {name}: write it as #SBATCH", name
         assert adoption.lost[0].lines == [2, 3]
         fix = refusal(adoption).problems[0].fix
         assert fix is not None
@@ -479,7 +479,7 @@ def test_a_secret_is_not_copied() -> None:
     adoption = of_body("export HF_TOKEN=hf_AbCdEfGhIjKlMnOpQrStUvWxYz0123456789\npython t.py")
     assert job(adoption)["env"] == {"HF_TOKEN": None}
     assert "hf_AbCd" not in adoption.job + adoption.profile + "".join(
-        row.what for row in adoption.rows if "SB" not in row.what
+        row.reason for row in adoption.rows if "SB" not in row.reason
     )
     assert adoption.lines[5] == "mended"
 
@@ -494,7 +494,9 @@ srun $AUTO "${ARGS[@]}" python t.py
 def test_options_of_srun_under_a_condition_are_left_out_and_named() -> None:
     adoption = of_body(HYPERPOD)
     assert "step" not in profile(adoption)
-    dropped = [row.what.partition("; it would be: ")[2] for row in adoption.rows if "would be" in row.what]
+    dropped = [
+        row.reason.partition("; it would be: ")[2] for row in adoption.rows if "would be" in row.reason
+    ]
     assert dropped == ["--auto-resume=1", "--container-image $IMAGE"]
 
 
@@ -680,12 +682,12 @@ def test_a_last_step_is_no_program_where_it_is_not_certain(old: str, new: str) -
 
 def test_a_job_of_no_nodes_is_reported() -> None:
     text = "#!/bin/bash\n#SBATCH --nodes=0 --ntasks=1 --time=1:00:00\nsrun python t.py\n"
-    assert any("how many nodes" in row.what for row in adopted(text).lost)
+    assert any("how many nodes" in row.reason for row in adopted(text).lost)
 
 
 def test_an_option_for_sbatch_itself_has_no_place_in_a_job() -> None:
     rows = of_body("python t.py", "--quiet").lost
-    assert [(row.lines, row.what) for row in rows] == [([5], "--quiet does not belong in a script")]
+    assert [(row.lines, row.reason) for row in rows] == [([5], "--quiet does not belong in a script")]
 
 
 @pytest.mark.parametrize(
@@ -773,12 +775,12 @@ def test_variables_of_env_in_an_array_are_in_the_job(line: str, tmp_path: Path) 
         ('T=(timeout 10m)\n"${T[@]}" python t.py', "timeout around the trainer: --time ends the job"),
         ('T=(-k 10 10m)\ntimeout "${T[@]}" python t.py', "timeout around the trainer: --time ends the job"),
         ('T=(timeout 10m env A=2)\n"${T[@]}" python t.py', "timeout around the trainer: --time ends the job"),
-        ('E=(A=$SLURM_JOB_ID B=1)\nenv "${E[@]}" python t.py', "only the launch has it, with a value"),
+        ('E=(A=$SLURM_JOB_ID B=1)\nenv "${E[@]}" python t.py', "the launch sets it to a value"),
         ('[ -d x ] && E=(A=1)\nenv "${E[@]}" python t.py', "starts no Python program"),
     ],
 )
 def test_what_an_array_starts_and_no_job_can_have_is_lost(line: str, said: str) -> None:
-    assert said in of_body(line).lost[0].what
+    assert said in of_body(line).lost[0].reason
 
 
 def test_a_secret_that_the_launch_replaces_is_dropped(tmp_path: Path) -> None:

@@ -43,14 +43,14 @@ def test_the_arguments_of_the_script_are_variables() -> None:
 )
 def test_arguments_that_a_line_reads_in_another_way_are_named(line: str) -> None:
     adoption = adopted(f"{HEAD}{line}\nls $1\npython t.py\n")
-    assert "the script's own arguments" in adoption.lost[0].what
+    assert "the script's own arguments" in adoption.lost[0].reason
 
 
 @pytest.mark.parametrize("line", ["echo $@", 'printf "%s\\n" "$*" >&2'])
 def test_a_line_that_only_prints_the_arguments_is_dropped(line: str) -> None:
     adoption = adopted(f"{HEAD}{line}\npython t.py --epochs 3\n")
     assert not adoption.lost
-    assert [row.what for row in adoption.rows if row.outcome == "dropped"] == [
+    assert [row.reason for row in adoption.rows if row.outcome == "dropped"] == [
         "it only prints the script's own arguments"
     ]
     assert "$@" not in adoption.rendered
@@ -73,23 +73,23 @@ SERVER = "srun -N1 -n1 python server.py &\npython t.py\n"
             "ray symmetric-run --address $(hostname):6379 -- python t.py\n",
             "Ray is not a Python program: write the command as a program of a job file, with preset: ray",
         ),
-        (SERVER, "other programs run on the 2 nodes too: write each as a program of a job file"),
+        (SERVER, "other programs also run on the 2 nodes: write each as a program of a job file"),
         (
             "python t.py\n",
-            "the job has 2 nodes, and one process runs: write --nodes=1, if it needs no other node",
+            "the job has 2 nodes, and one process runs: write --nodes=1 if it needs no other node",
         ),
     ],
 )
 def test_one_process_on_two_nodes_says_what_to_write(body: str, said: str) -> None:
     lost = adopted(f"#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1 --time=10\n{body}").lost
-    assert said in {row.what for row in lost}
+    assert said in {row.reason for row in lost}
 
 
 def test_tasks_for_each_gpu_are_written_in_another_way() -> None:
     """Slurm refuses --ntasks-per-gpu beside the --ntasks-per-node that a new job has."""
     head = "#!/bin/bash\n#SBATCH --nodes=1 --gpus-per-node=4 --time=10 "
     (lost,) = adopted(f"{head}--ntasks-per-gpu=1\nsrun python t.py\n").lost
-    what, _, words = lost.what.partition(": write ")
+    what, _, words = lost.reason.partition(": write ")
     assert what == "--ntasks-per-gpu=1"
     adoption = adopted(f"{head}{words.removesuffix(' for it')}\nsrun python t.py\n")
     assert not adoption.lost
@@ -118,7 +118,7 @@ def test_the_function_that_the_new_script_has_as_well_is_that_of_the_new_script(
         assert "error: gone\n" in ended.stderr
         assert "readonly" not in ended.stderr
         lost = adopted(f"{HEAD}{function.replace('error:', 'wrong:')}cd /w || die gone\npython t.py\n").lost
-        assert "its own function die" in lost[0].what
+        assert "its own function die" in lost[0].reason
 
 
 def test_a_job_with_gpus_of_tasks_says_its_nodes() -> None:
@@ -188,7 +188,7 @@ def test_a_trap_of_the_script_runs_after_what_follows_the_training() -> None:
     assert not adoption.lost
     assert "\ncp a b\nfi\nrm -r tmp # the script's own trap\n}\n" in adoption.rendered
     for other in (old.replace("EXIT", "TERM"), f"{old}[ -f b ] || exit 1\nrm a\n", old.replace("'", '"$A')):
-        assert "a trap of the script's own" in adopted(HEAD + other).lost[0].what
+        assert "a trap of the script's own" in adopted(HEAD + other).lost[0].reason
 
 
 def test_an_earlier_step_keeps_the_master_address_that_it_reads() -> None:

@@ -207,9 +207,9 @@ def _adopted_binds(draft: base.ScriptDraft, tool: base.Tool, keys: dict[str, Any
     """Yield the bind mounts of an old command; its flags go into `keys`, the rest into the draft."""
     for option in tool.uses:
         if option.name == "bind":
-            yield from draft.option_list(tool, option)
+            yield from draft.option_paths(tool, option)
         elif option.name == "env":
-            draft.option_env(tool, option)
+            draft.adopt_env_option(tool, option)
         elif option.name in ("pwd", "cwd") and (folder := draft.option_path(tool, option)):
             if "$" in folder and folder != draft.folder:
                 draft.lose(f"--{option.name} of {tool.name}: the folder is known only when the job runs")

@@ -186,7 +186,7 @@ class EnrootRuntime(base.ContainerRuntime):
                     is_bare_name = image.endswith(".sqsh") and not self.is_file(image)
                     keys["image"] = f"./{image}" if is_bare_name else image
             elif option.name == "container-mounts":
-                keys["mounts"] = draft.option_list(tool, option)
+                keys["mounts"] = draft.option_paths(tool, option)
             elif option.name == "container-workdir":
                 keys["workdir"] = draft.option_path(tool, option)
             elif option.name.removeprefix("no-").startswith("container-") and option.name not in (

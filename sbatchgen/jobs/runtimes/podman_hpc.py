@@ -73,9 +73,9 @@ class PodmanHpcRuntime(base.ContainerRuntime):
             keys["image"] = image
         for option in tool.uses:
             if option.name == "volume":
-                keys["mounts"] += draft.option_list(tool, option)
+                keys["mounts"] += draft.option_paths(tool, option)
             elif option.name == "env":
-                draft.option_env(tool, option)
+                draft.adopt_env_option(tool, option)
             elif option.name == "workdir":
                 draft.note("--workdir of podman-hpc run is dropped: the trainer starts in the job's folder")
             elif option.value == "" and option.name not in _WRITTEN_OPTIONS:

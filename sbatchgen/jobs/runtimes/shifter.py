@@ -81,7 +81,7 @@ class ShifterRuntime(base.ContainerRuntime):
             elif option.name == "module" and option.value:
                 draft.job.setdefault("extra_options", {})["module"] = option.value
             elif option.name == "env":
-                draft.option_env(tool, option)
+                draft.adopt_env_option(tool, option)
             else:
                 draft.lose(f"--{option.name} of shifter")
         if not keys["image"]:

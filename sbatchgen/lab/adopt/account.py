@@ -7,43 +7,42 @@ from sbatchgen.base import files
 from sbatchgen.base.errors import DocumentError, SbatchgenError
 from sbatchgen.base.quoting import OR, numbers_as_text, word
 from sbatchgen.lab.adopt.adoption import Adoption
-from sbatchgen.lab.adopt.remarks import UNREMARKABLE, join
+from sbatchgen.lab.adopt.remarks import UNREMARKABLE, rows_of
 from sbatchgen.lab.adopt.training import NO_TRAINING
 
 _NUMBERS_WIDTH = 9  # characters of the column of line numbers
 
 
 def lines(adoption: Adoption) -> list[str]:
-    """Return the account of a script as lines of text.
+    """Return the account of a script as lines of text, such as `12-14     kept       in setup, unchanged`.
 
-    A row of the account has numbers of lines, their outcome and the reason. Neighbouring lines with the same
-    outcome share a row. The lines of comments have no row.
+    A row of the account has the numbers of lines, their outcome and the reason. Neighbouring lines with the
+    same outcome share a row. The lines of comments have no row.
     """
-    rows = join(remark for remark in adoption.remarks if remark.what not in UNREMARKABLE)
+    rows = rows_of(remark for remark in adoption.remarks if remark.reason not in UNREMARKABLE)
     lost_count = sum(outcome == "lost" for outcome in adoption.lines.values())
     summary = f"{len(adoption.lines)} lines, {lost_count or 'none'} lost"
     if not adoption.job:
         summary, rows = "no job can be made of it", adoption.lost
         # Another reason says more than NO_TRAINING.
-        rows = [row for row in rows if row.what != NO_TRAINING] or rows
-    shown = [f"{adoption.script}: {summary}"]
+        rows = [row for row in rows if row.reason != NO_TRAINING] or rows
+    account_lines = [f"{adoption.script}: {summary}"]
     lines_in_rows = {line for row in rows for line in row.lines}
     for row in rows:
-        # A line between two lines of a row joins the row if it has no row of its own, as a comment.
-        between = range(min(row.lines, default=0), max(row.lines, default=0))
-        numbers = _spans({*row.lines, *(line for line in between if line not in lines_in_rows)})
-        fits = len(numbers) <= _NUMBERS_WIDTH  # otherwise the numbers get a line of their own
-        shown += [] if fits else [numbers]
-        first_column = numbers if fits else ""
-        shown.append(f"{first_column:<{_NUMBERS_WIDTH}} {row.outcome:<10} {row.what}")
+        # Comments between two lines of a row have no row of their own, so their numbers join the row.
+        span = range(min(row.lines, default=0), max(row.lines, default=0))
+        numbers = _numbers_text({*row.lines, *(line for line in span if line not in lines_in_rows)})
+        if len(numbers) > _NUMBERS_WIDTH:  # the numbers get a line of their own
+            account_lines.append(numbers)
+            numbers = ""
+        account_lines.append(f"{numbers:<{_NUMBERS_WIDTH}} {row.outcome:<10} {row.reason}")
     for finding in adoption.remaining:
         problem = f"{finding.rule}: {finding.problem.what}"
-        shown.append(f"{finding.place.line:<{_NUMBERS_WIDTH}} as before  {problem}")
-    shown += [f"note: {text}" for text in adoption.notes]
-    return shown
+        account_lines.append(f"{finding.place.line:<{_NUMBERS_WIDTH}} as before  {problem}")
+    return [*account_lines, *(f"note: {text}" for text in adoption.notes)]
 
 
-def _spans(lines: Iterable[int]) -> str:
+def _numbers_text(lines: Iterable[int]) -> str:
     """Return the numbers of lines as text, such as 3-5, 8."""
     return numbers_as_text(sorted(lines)).replace(",", ", ")
 
@@ -55,21 +54,23 @@ def as_yaml(adoption: Adoption) -> str:
 
 def refusal(adoption: Adoption) -> SbatchgenError:
     """Return the error for an adoption without a job, or with lost lines: its files are not written."""
-    as_it_is = f"run the script as it is, with status and logs: sbatchgen submit {word(adoption.script)}"
+    submit_fix = f"run the script as it is, with status and logs: sbatchgen submit {word(adoption.script)}"
     if adoption.scheduler:
-        as_it_is = f"submit the script as it is where {adoption.scheduler} runs"
+        submit_fix = f"submit the script as it is where {adoption.scheduler} runs"
     if not adoption.job:
-        row = next((row for row in adoption.lost if row.what != NO_TRAINING), adoption.lost[0])
+        row = next((row for row in adoption.lost if row.reason != NO_TRAINING), adoption.lost[0])
         at = f"{adoption.script}:{row.lines[0]}" if row.lines else adoption.script
-        return DocumentError.of(f"no job can be made of the script: {row.what}", at=at, fix=as_it_is)
-    lines = {line for row in adoption.lost for line in row.lines}
-    what = f"line {_spans(lines)} can't be expressed in a job" if lines else "the new script would differ"
-    fix = f"leave out these lines: --partly{OR}{as_it_is}"
+        return DocumentError.of(f"no job can be made of the script: {row.reason}", at=at, fix=submit_fix)
+    lost_lines = {line for row in adoption.lost for line in row.lines}
+    what = "the new script would differ"
+    if lost_lines:
+        what = f"line {_numbers_text(lost_lines)} can't be expressed in a job"
+    fix = f"leave out these lines: --partly{OR}{submit_fix}"
     return DocumentError.of(f"{what}: nothing was written", at=adoption.script, fix=fix)
 
 
 def write(adoption: Adoption, to: str, *, force: bool) -> None:
-    """Write the files into a folder.
+    """Write the job and the profile as files into the folder `to`.
 
     Raises DocumentError if a file exists and `force` is not set, or if a file can't be written.
     """

@@ -30,7 +30,7 @@ def adopt_output(adoption: Adoption) -> AdoptOutput:
     return {
         "script": adoption.script,
         "lines": {str(number): outcome for number, outcome in adoption.lines.items()},
-        "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.what} for row in adoption.rows],
+        "rows": [{"lines": row.lines, "outcome": row.outcome, "what": row.reason} for row in adoption.rows],
         "mended": sorted({finding.rule for finding in adoption.mended}),
         "as_before": sorted({finding.rule for finding in adoption.remaining}),
         "notes": adoption.notes,

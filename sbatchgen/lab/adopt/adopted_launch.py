@@ -40,13 +40,13 @@ _RENDERED_TORCHRUN_OPTIONS = """
 m master-addr master-port module nnodes node-rank nproc-per-node rdzv-backend rdzv-conf rdzv-endpoint rdzv-id
 standalone use-env
 """
-# Programs of a launch that `_adopt_wrappers` skips: they change no job, or other functions convert them.
+# Programs that `_adopt_wrappers` skips: they do not change the job, or other functions convert them.
 _HANDLED_ELSEWHERE = {"command", "exec", "nohup", "time", "srun", "python", "torchrun", *shape.MODULES}
 # Programs around a trainer that a job can't have, with the advice for each.
 _ALTERNATIVES = {
-    "conda run": "write conda activate before it",
-    "numactl": "srun binds, by --cpu-bind and --mem-bind",
-    "taskset": "srun binds, by --cpu-bind",
+    "conda run": "write conda activate NAME before it",
+    "numactl": "use --cpu-bind and --mem-bind of srun",
+    "taskset": "use --cpu-bind of srun",
     "timeout": "--time ends the job",
 }
 
@@ -56,8 +56,8 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
     if simplified.prefix_words:
         _set_prefix(draft, simplified.prefix_words)
     for word, options in simplified.optional_words:
-        what = f"{word.text} is empty unless a condition holds; it would be: {options}"
-        draft.add((word.line,), "dropped", what)
+        reason = f"{word.text} is empty unless a condition holds; it would be: {options}"
+        draft.add((word.line,), "dropped", reason)
     _adopt_wrappers(draft, launch)
     shape.adopt_shape(draft, launch)
     if launch.step:
@@ -68,7 +68,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
             draft.profile |= {"runtime": name, "runtimes": {name: keys}}
             first_value = next(iter(keys.values()), "")  # usually the image, or the name of the environment
             draft.add(draft.launch_lines, "understood", f"{name}: {first_value}")
-            break
+            break  # a launch has one runtime
     if launch.launcher and not shape.launcher_module(launch):
         _adopt_torchrun_options(draft, launch.launcher)
     has_all_arguments = _adopt_trainer(draft, launch)
@@ -78,6 +78,7 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
     if "trainer" in draft.job:
         launcher_or_mode = draft.job.get("launcher") or draft.job["mode"]
         draft.add(draft.launch_lines, "understood", f"{launcher_or_mode}: {draft.job['trainer']}")
+    # The values of the launch win over values that earlier lines of the script give these variables.
     draft.launch_names |= {*draft.env}
     # Without some of its arguments the job would train another model. `adopt` writes no job without `mode`.
     if not has_all_arguments:
@@ -86,23 +87,16 @@ def adopt_launch(draft: Draft, launch: Launch, simplified: SimplifiedScript) -> 
 
 def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
     """Convert the programs that start the trainer, and the variables set in front of the launch."""
-    body = launch.tools[0].body
-    # The values of the variables to the left. In `A=1 B=$A python train.py`, bash expands $A to 1.
-    earlier_values: dict[str, Word] = {}
-    for variable in launch.command.prefix_assignments:
-        used_names = [name for name in earlier_values if variable.word and name in variable.word.variables]
-        draft.step_setup += [f"export {name}={earlier_values[name].text}" for name in used_names]
-        literal = body.value(variable.word) if variable.word and not used_names else None
-        _set_variable(draft, variable.name, literal, variable.word)
-        earlier_values |= {variable.name: variable.word} if variable.word else {}
+    _adopt_prefix_assignments(draft, launch)
     runtime_tools = [runtime.tool(launch) for runtime in RUNTIMES.values()]
     for tool in launch.tools[:-1]:
         if tool.name in SHELLS:
             _adopt_shell_string(draft, launch, tool)
         elif tool.name == "env" and not tool.uses:
-            for word in _own_words(tool)[1:]:  # such as NAME=VALUE
-                text = tool.body.value(word)
-                name = (text or word.text.lstrip("'\"")).partition("=")[0]
+            _, *assignments = _own_words(tool)  # `env` and words such as NAME=VALUE
+            for assignment in assignments:
+                text = tool.body.value(assignment)
+                name = (text or assignment.text.lstrip("'\"")).partition("=")[0]
                 _set_variable(draft, name, None if text is None else text.partition("=")[2])
         elif tool.name in _HANDLED_ELSEWHERE | programs("mpi") or tool in runtime_tools:
             continue
@@ -112,6 +106,20 @@ def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
         else:
             advice = _ALTERNATIVES.get(tool.name, "start the trainer itself")
             draft.lose(f"{tool.name} around the trainer: {advice}")
+
+
+def _adopt_prefix_assignments(draft: Draft, launch: Launch) -> None:
+    """Convert the variables set in front of the launch, as in `A=1 B=$A python train.py`."""
+    body = launch.tools[0].body
+    earlier_values: dict[str, Word] = {}  # by name: the values of the variables that are farther left
+    for variable in launch.command.prefix_assignments:
+        # Bash expands the $A of B=$A to 1. So the setup must export A before it exports B.
+        used_names = [name for name in earlier_values if variable.word and name in variable.word.variables]
+        draft.step_setup += [f"export {name}={earlier_values[name].text}" for name in used_names]
+        literal = body.value(variable.word) if variable.word and not used_names else None
+        _set_variable(draft, variable.name, literal, variable.word)
+        if variable.word:
+            earlier_values[variable.name] = variable.word
 
 
 def _own_words(tool: Tool) -> tuple[Word, ...]:
@@ -144,7 +152,7 @@ def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None 
     writes it.
     """
     if name in shape.RANK_VARIABLES:
-        draft.add(draft.launch_lines, "understood", f"{name} as the script has it")
+        draft.add(draft.launch_lines, "understood", f"{name}: the new script sets it too")
     elif can_be_in_env(name) and value is not None and "${" not in value:  # `env` would expand ${NAME}
         draft.env[name] = value
         # setup_per_task comes after `env`. If it sets the variable too, it must set this value at its end.
@@ -156,10 +164,10 @@ def _set_variable(draft: Draft, name: str, value: str | None, word: Word | None 
         draft.step_setup.append(f"export {name}={word.text}")
         draft.launch_names.add(name)
         draft.env.pop(name, None)  # `env` comes after the setup, so its value would replace this value
-        draft.needed_variables |= {*word.variables}
+        draft.needed_names |= {*word.variables}
         draft.add(draft.launch_lines, "kept", "in setup, by export", name)
     else:
-        draft.lose("only the launch has it, with a value that is known only when the job runs", name)
+        draft.lose("the launch sets it to a value that is known only when the job runs", name)
 
 
 def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
@@ -175,21 +183,19 @@ def _adopt_shell_string(draft: Draft, launch: Launch, tool: Tool) -> None:
     # If the launch is in a string within this string, all commands count as after the launch.
     launch_at = launch.program.words[0].at if launch.program.body is string else -1
     for block in blocks(string):
-        names = [command.name for command in block.outer_commands]
+        exports_variable = any(assignment.is_exported for assignment in block.assignments)
         if block.start <= launch_at < block.end:
             _adopt_chain(draft, tool, block, launch_at)
         elif block.only_assigns_names(shape.RANK_VARIABLES) or block.only_prints:
             draft.add(draft.launch_lines, "dropped", "ranks, and what is only printed in each task")
+        elif block.start > launch_at and block.only_closes:
+            draft.add(draft.launch_lines, "dropped", "what follows the training in each task")
         elif block.start > launch_at:
-            if block.only_closes:
-                draft.add(draft.launch_lines, "dropped", "what follows the training in each task")
-            else:
-                draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
-        # A block that only sets variables is kept if it exports one. The values of other variables are
-        # written where the launch uses them.
-        elif not block.only_assigns_harmlessly or any(
-            assignment.is_exported for assignment in block.assignments
-        ):
+            names = [command.name for command in block.outer_commands]
+            draft.lose(f"{tool.name} -c with a command after the launch: {' '.join(names)}")
+        # A block that only sets variables is kept if it exports a variable. The values of other variables
+        # are written where the launch uses them.
+        elif exports_variable or not block.only_assigns_harmlessly:
             _keep_in_task(draft, block, block.text)
 
 
@@ -199,46 +205,42 @@ def _adopt_chain(draft: Draft, tool: Tool, block: Block, launch_at: int) -> None
     `block` is the statement, and `launch_at` the offset of the launch in the string of `bash -c`.
     """
     text = block.body.source.text
-    names = {command.name for command in block.outer_commands}
+    commands = [*block.outer_commands]
+    names = {command.name for command in commands}
     # `export` and `exec` change only how the launch starts. A `tee` after the launch writes a copy of the
     # output, which the log of the job holds.
     counted_commands = [
         command
-        for command in block.outer_commands
+        for command in commands
         if command.name not in ("export", "exec")
         and not (command.at > launch_at and command.pipe and command.name == "tee")
     ]
-    before = [command for command in counted_commands if command.end <= launch_at]
-    launching = next(
-        (command for command in block.outer_commands if command.at <= launch_at < command.end), None
-    )
-    has_later_commands = len(counted_commands) - len(before) > 1  # 1 is the launch itself
+    earlier_commands = [command for command in counted_commands if command.end <= launch_at]
+    launch_command = next((command for command in commands if command.at <= launch_at < command.end), None)
+    has_later_commands = len(counted_commands) - len(earlier_commands) > 1  # 1 is the launch itself
     # `cd FOLDER && python train.py` has the same effect as `cd FOLDER || exit` and the launch. Commands
     # before another operator, such as "||" or ";", can't be kept in this way.
-    is_chain = _is_and_chain(text, before, launching.at if launching else launch_at)
-    variables = {assignment.name for assignment in block.assignments} - shape.RANK_VARIABLES
-    exports_in_chain = bool(variables) and "export" in names
-    has_no_launch = not counted_commands and "exec" not in names
-    if has_later_commands or not is_chain or exports_in_chain or has_no_launch:
+    is_chain = _is_and_chain(text, earlier_commands, launch_command.at if launch_command else launch_at)
+    exports_variable = "export" in names and bool(block.assigned_names - shape.RANK_VARIABLES)
+    has_launch = bool(counted_commands) or "exec" in names  # `exec python train.py` is not counted
+    if has_later_commands or not is_chain or exports_variable or not has_launch:
         draft.lose(f"{tool.name} -c with other commands in the launch: put each on a line of its own")
-    for command in before:
+    for command in earlier_commands:
         _keep_in_task(draft, block, f"{text[command.at : command.end]} || exit")
-    if launching:
-        _adopt_prefix_in_task(draft, block, launching)
+    if launch_command:
+        _adopt_prefix_in_task(draft, block, launch_command)
 
 
-def _is_and_chain(text: str, before: Sequence[Command], launch_at: int) -> bool:
-    """Return whether only `&&` joins the commands before the launch to each other and to the launch."""
-    starts = [*(command.at for command in before), launch_at]
-    operators = [
-        text[left.end : right_start].strip(" \t\\\n")
-        for left, right_start in zip(before, starts[1:], strict=True)
-    ]
+def _is_and_chain(text: str, commands: Sequence[Command], launch_at: int) -> bool:
+    """Return whether only `&&` joins the commands before a launch to each other and to the launch."""
+    _, *next_starts = (*(command.at for command in commands), launch_at)
+    gaps = zip(commands, next_starts, strict=True)
+    operators = [text[command.end : next_start].strip(" \t\\\n") for command, next_start in gaps]
     return all(operator == "&&" for operator in operators)
 
 
 def _adopt_prefix_in_task(draft: Draft, block: Block, command: Command) -> None:
-    """Keep the variables set in front of the launch in the string of `bash -c`."""
+    """Convert the variables set in front of the launch in the string of `bash -c`."""
     for variable in command.prefix_assignments:
         literal = block.body.value(variable.word) if variable.word else None
         needs_task_shell = literal is None and variable.name not in shape.RANK_VARIABLES
@@ -254,8 +256,9 @@ def _keep_in_task(draft: Draft, block: Block, text: str) -> None:
     The batch script exports its variables that the block uses, so that the shell of the task has them.
     """
     variables = sorted(block.used_names & draft.script.assigned_names)
-    draft.needed_variables |= {*variables}
-    draft.step_setup += [f"export {' '.join(variables)}"] if variables else []
+    draft.needed_names |= {*variables}
+    if variables:
+        draft.step_setup.append(f"export {' '.join(variables)}")
     draft.profile.setdefault("setup_per_task", []).extend(map(str.strip, text.split("\n")))
     draft.add(draft.launch_lines, "kept", "in setup_per_task, unchanged")
 
@@ -321,7 +324,9 @@ def _argument_text(draft: Draft, word: Word, body: Body) -> str | None:
 def _adopt_python_options(draft: Draft, launch: Launch) -> None:
     """Put -W of python into `env`; note the other options as lost, except -m and -u."""
     python = next((tool for tool in launch.tools if tool.name == "python"), None)
-    for option in python.uses if python else ():
+    if python is None:
+        return
+    for option in python.uses:
         if option.name == "W" and option.value and "PYTHONWARNINGS" not in draft.script.assigned_names:
             earlier = draft.env.get("PYTHONWARNINGS")
             draft.env["PYTHONWARNINGS"] = f"{earlier},{option.value}" if earlier else option.value
@@ -346,12 +351,13 @@ def _adopt_trainer(draft: Draft, launch: Launch) -> bool:
         return False
     argument_words = words if launcher_module else words[1:]
     converted = [*job_arguments(draft, argument_words, body, in_task=body is not draft.body)]
-    for word in (argument.word for argument in converted if argument.text is None):
-        is_positional = any(name.isdigit() or name in "@*" for name in body.resolve(word).variables)
-        what = (
-            "the script's own arguments" if is_positional else "a value that is known only when the job runs"
-        )
-        draft.lose(f"write out {what}", word.text if len(word.text) < 40 else f"{word.text[:36]}...")
+    lost_words = [argument.word for argument in converted if argument.text is None]
+    for word in lost_words:
+        value = "a value that is known only when the job runs"
+        if any(name.isdigit() or name in "@*" for name in body.resolve(word).variables):
+            value = "the script's own arguments"
+        shown = word.text if len(word.text) < 40 else f"{word.text[:36]}..."
+        draft.lose(f"write out {value}", shown)
     if launcher_module:
         draft.job["trainer"] = launcher_module
     elif (name := _trainer_name(draft, words[0], body)) is None:
@@ -423,7 +429,7 @@ def _adopt_eval(draft: Draft, command: Command) -> None:
     string = string_body(draft.script.body, command.words[1])
     first, *others = (inner for inner in string.commands if not inner.context.in_substitution)
     if string.assignments or any(other.pipe is None or other.pipe is not first.pipe for other in others):
-        draft.lose("eval with more than the launch in it: write that out")
+        draft.lose("eval with more than the launch in it: write each command on a line of its own")
     _adopt_redirections(draft, first)
 
 
@@ -433,10 +439,10 @@ def _adopt_redirections(draft: Draft, command: Command) -> None:
         if redirect.operator.startswith((">", "&>")):
             draft.add(draft.launch_lines, "dropped", "its output goes to the log of the job, not into a file")
         else:
-            draft.lose(f"{redirect.operator} into the trainer")
+            draft.lose(f"{redirect.operator} into the trainer: let the trainer open the file itself")
     if command.pipe and command.pipe.stages:
         others = [other for stage in command.pipe.stages for other in stage if other is not command]
         if command in command.pipe.stages[0] and all(other.name == "tee" for other in others):
             draft.add(draft.launch_lines, "dropped", "its output goes to the log of the job, without tee")
         else:
-            draft.lose("a pipe at the trainer")
+            draft.lose("a pipe at the trainer: a job starts the trainer without other programs")

@@ -28,7 +28,7 @@ from sbatchgen.lab.adopt import documents, preamble, proof, side_by_side, slurm_
 from sbatchgen.lab.adopt.adopted_launch import adopt_launch
 from sbatchgen.lab.adopt.block import blocks
 from sbatchgen.lab.adopt.draft import SUBMIT_DIR, Draft
-from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, join
+from sbatchgen.lab.adopt.remarks import AccountRow, Outcome, Remark, rows_of
 from sbatchgen.lab.adopt.simplified_script import SimplifiedScript, simplify
 
 # The files that bash -l reads, in its order: bash(1), INVOCATION.
@@ -47,7 +47,7 @@ class Adoption:
 
     script: str  # the script's file
     scheduler: str  # the script's scheduler, such as "PBS"; "" for Slurm
-    name: str  # the name of the job's file, without its suffix
+    name: str  # the name of the job's file without its suffix .yaml
     remarks: Sequence[Remark]  # the outcomes of the lines, with their reasons
     lines: Mapping[int, Outcome]  # the outcome of each line that is not empty
     mended: Sequence[Finding] = ()  # findings of lint in the old script that the rendered script lacks
@@ -59,8 +59,8 @@ class Adoption:
 
     @cached_property
     def rows(self) -> list[AccountRow]:
-        """The remarks as rows of the account."""
-        return join(self.remarks)
+        """The rows of the account, which are made of the remarks."""
+        return rows_of(self.remarks)
 
     @property
     def lost(self) -> list[AccountRow]:
@@ -97,14 +97,7 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
     if simplified.defaults:
         values = ", ".join(f"{variable} is {default}" for variable, default in simplified.defaults.items())
         draft.note(f"the job always has the defaults of the script, whatever you export: {values}")
-    for old, new in simplified.new_names.items():
-        if not old.isdigit():  # a variable, not a positional parameter
-            draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
-        elif any(
-            use.name == new and use.operator in _REQUIRING_OPERATORS for use in draft.body.variable_uses
-        ):
-            draft.env[new] = None
-            draft.note(f"${old} is the variable {new} here: export it where you submit")
+    _note_new_names(draft, simplified.new_names)
     _convert(draft, simplified)
     name = file.rpartition("/")[2]
     name = name.rpartition(".")[0] or name
@@ -112,6 +105,19 @@ def adopt(text: str, *, file: str, user: Mapping[str, str], day: str, folder: Pa
         name = "job"
     has_job = bool(draft.job.keys() & {"mode", "programs"})
     return _with_files(draft, findings, name, day) if has_job else _without_files(draft, name)
+
+
+def _note_new_names(draft: Draft, new_names: Mapping[str, str]) -> None:
+    """Note the variables and positional parameters that have new names in the simplified script."""
+    for old, new in new_names.items():
+        needs_value = any(
+            use.name == new and use.operator in _REQUIRING_OPERATORS for use in draft.body.variable_uses
+        )
+        if not old.isdigit():  # a variable, not a positional parameter
+            draft.note(f"the kept lines use {new} for {old}, because the new script sets {old} itself")
+        elif needs_value:
+            draft.env[new] = None
+            draft.note(f"${old} is the variable {new} here: export it where you submit")
 
 
 def _refuse_unreadable(script: JobScript) -> None:
@@ -130,8 +136,9 @@ def _refuse_unreadable(script: JobScript) -> None:
     if language not in ("bash", "sh"):
         what = f"{script.file} is a script of {language}, not of bash"
         raise DocumentError.of(what, at=f"{script.file}:1")
-    for fault in script.body.faults:
-        raise DocumentError.of(fault.message, at=f"{script.file}:{fault.line}", fix=f"bash -n {typed_name}")
+    if faults := script.body.faults:
+        first = faults[0]
+        raise DocumentError.of(first.message, at=f"{script.file}:{first.line}", fix=f"bash -n {typed_name}")
 
 
 def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
@@ -147,42 +154,45 @@ def _convert(draft: Draft, simplified: SimplifiedScript) -> None:
     _drop_comments(draft)
     statements = blocks(script.body)
     if steps := side_by_side.find_steps(draft, statements):
-        before = [block for block in statements if block.start < steps[0].block.start]
-        preamble.follow_cd(draft, before)
+        earlier_blocks = [block for block in statements if block.start < steps[0].block.start]
+        preamble.follow_cd(draft, earlier_blocks)
         if draft.folder == SUBMIT_DIR:  # the programs of a job start in the folder of the submission
             side_by_side.adopt_steps(draft, steps, statements)
-            preamble.adopt_preamble(draft, before, steps[0].launch)
+            preamble.adopt_preamble(draft, earlier_blocks, steps[0].launch)
             return
-    chosen = training.find_training(draft, statements)
-    if chosen is None:
-        rest = tuple(line for block in statements for line in block.lines if line not in draft.outcomes)
-        draft.add(rest, "lost", training.NO_TRAINING)
+    found_training = training.find_training(draft, statements)
+    if found_training is None:
+        lines = [line for block in statements for line in block.lines]
+        draft.add([line for line in lines if line not in draft.outcomes], "lost", training.NO_TRAINING)
         if "ntasks" in draft.options:  # otherwise shape.py notes --ntasks
             draft.add((script.at_option("ntasks").line,), "understood", "options", "ntasks")
         return
-    launch, home = chosen
-    before = [block for block in statements if block.start < home.start]
-    preamble.follow_cd(draft, before)
+    launch, statement = found_training
+    earlier_blocks = [block for block in statements if block.start < statement.start]
+    later_blocks = [block for block in statements if block.start > statement.start]
+    preamble.follow_cd(draft, earlier_blocks)
     adopt_launch(draft, launch, simplified)
-    training.adopt_same_statement(draft, home, launch)
-    training.adopt_after(draft, [block for block in statements if block.start > home.start])
-    preamble.adopt_preamble(draft, before, launch)
+    training.adopt_same_statement(draft, statement, launch)
+    training.adopt_after(draft, later_blocks)
+    # Last, because lines before the launch may only stay if the launch or later lines use their variables.
+    preamble.adopt_preamble(draft, earlier_blocks, launch)
 
 
 def _drop_comments(draft: Draft) -> None:
     """Note comments, and the lines after a command such as `exit` that ends the script, as dropped."""
     body, lines = draft.script.body, draft.script.lines
-    end = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
-    read_by_slurm = {
+    last_line = body.source.position(body.end)[0] if body.end < len(body.source.text) else len(lines)
+    directive_lines = {
         directive.line for directive in draft.script.sbatch.directives if directive.kind in READ_KINDS
     }
-    comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")} - read_by_slurm
+    whole_comments = {line for line, _ in body.comments if lines[line - 1].lstrip().startswith("#")}
+    comments = whole_comments - directive_lines
     for number, text in enumerate(body.source.text.split("\n"), start=1):
         if number in draft.outcomes or not lines[number - 1].strip():
             continue
         if number in comments or not text.strip():
             draft.add((number,), "dropped", "comment")
-        elif number > end:
+        elif number > last_line:
             draft.add((number,), "dropped", "after the end of the script")
 
 
@@ -229,8 +239,8 @@ def _note_differences(draft: Draft, resolved: ResolvedJob) -> None:
         draft.note("packages in ~/.local are not found: env: {PYTHONNOUSERSITE: ''} finds them")
     threads = exports.variables(resolved).get("OMP_NUM_THREADS")
     if threads and "OMP_NUM_THREADS" not in {*draft.script.assigned_names, *draft.env}:
-        what = f"OMP_NUM_THREADS is {threads} here, and was not set"
-        draft.note(f"{what}: env: {{OMP_NUM_THREADS: N}} sets another number")
+        difference = f"OMP_NUM_THREADS is {threads} here, and was not set"
+        draft.note(f"{difference}: env: {{OMP_NUM_THREADS: N}} sets another number")
 
 
 def _without_files(draft: Draft, name: str) -> Adoption:
@@ -241,15 +251,16 @@ def _without_files(draft: Draft, name: str) -> Adoption:
     numbers = [number for number, text in enumerate(draft.script.lines, start=1) if text.strip()]
     for number in numbers:
         if number not in draft.outcomes:
-            # The launch's prefix, which the profile holds, was on this line: only the \ at its end is left.
-            is_emptied = draft.script.lines[number - 1].strip() == "\\"
-            if is_emptied:
+            # `simplify` has moved a prefix of the launch from this line into the profile. Only \ is left.
+            held_prefix = draft.script.lines[number - 1].strip() == "\\"
+            if held_prefix:
                 draft.add((number,), "kept", "bash")
             else:
                 draft.add((number,), "lost", "no key of a job expresses it")
+    scheduler = draft.script.other_scheduler
     return Adoption(
         script=draft.script.file,
-        scheduler=other.name if (other := draft.script.other_scheduler) else "",
+        scheduler=scheduler.name if scheduler else "",
         name=name,
         remarks=sorted(draft.remarks, key=lambda remark: remark.lines[0] if remark.lines else 0),
         lines={number: draft.outcomes[number] for number in numbers},

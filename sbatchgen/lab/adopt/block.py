@@ -15,12 +15,12 @@ from sbatchgen.check.script.launches import HELPERS
 
 _Part = TypeVar("_Part", Command, Assignment, VariableUse)
 
-_PRINTING_PROGRAMS = programs("prints")  # programs that only print text
+_PRINTING_PROGRAMS = programs("prints")  # programs that only print text, such as echo
 _HARMLESS_PROGRAMS = programs("prints", "looks")  # programs that only print text or look up facts
 # Programs that no job needs after the training, such as echo and exit: the job ends with the training's
 # status. awk, sed and sort are not among them, because they may write files.
 CLOSING = (_HARMLESS_PROGRAMS - {"awk", "sed", "sort"}) | programs("closes")
-# Commands that have the same effect before and after the activation of an environment.
+# Commands that have the same effect before and after the activation of an environment, such as hostname.
 _INERT = HELPERS - {"pip", "which"} | programs("builtin")
 
 
@@ -43,17 +43,17 @@ class Block:
     def text(self) -> str:
         """The block's text, with the indentation and the comments of its lines."""
         text = self.body.source.text
-        first = text.rfind("\n", 0, self.start) + 1
-        last = text.find("\n", max(self.start, self.end - 1))
-        last = len(text) if last < 0 else last
+        line_start = text.rfind("\n", 0, self.start) + 1
+        line_end = text.find("\n", max(self.start, self.end - 1))
+        line_end = len(text) if line_end < 0 else line_end
         # The rest of a line belongs to the block only if the line holds no other statement.
-        starts_line = not text[first : self.start].strip()
-        ends_line = text[self.end : last].lstrip(" \t;")[:1] in ("", "#")
-        return text[first if starts_line else self.start : last if ends_line else self.end]
+        starts_line = not text[line_start : self.start].strip()
+        ends_line = text[self.end : line_end].lstrip(" \t;")[:1] in ("", "#")
+        return text[line_start if starts_line else self.start : line_end if ends_line else self.end]
 
     @cached_property
     def commands(self) -> tuple[Command, ...]:
-        """The block's commands, also in substitutions and functions."""
+        """The block's commands, including those in substitutions and functions."""
         return self._within(self.body.commands)
 
     @cached_property
@@ -67,7 +67,10 @@ class Block:
         return frozenset(use.name for use in self._within(self.body.variable_uses))
 
     def _within(self, parts: tuple[_Part, ...]) -> tuple[_Part, ...]:
-        """Return those of the script's parts that begin in the block; `parts` is in the order of the text."""
+        """Return the commands, assignments or uses of variables among `parts` that begin in the block.
+
+        `parts` are those of the whole script, in the order of the text.
+        """
         begin, end = (bisect_left(parts, at, key=lambda part: part.at) for at in (self.start, self.end))
         return parts[begin:end]
 
@@ -83,22 +86,19 @@ class Block:
 
     @property
     def outer_commands(self) -> Iterator[Command]:
-        """The block's commands outside of substitutions."""
+        """The block's commands without those in substitutions, such as $(hostname)."""
         return (command for command in self.commands if not command.context.in_substitution)
 
     @cached_property
     def only_assigns(self) -> bool:
         """Whether the block does nothing but set variables, under no condition."""
-        is_plain = all(
-            part.context.is_top_level and not part.subscript and not part.is_append
-            for part in self.assignments
+        are_plain = all(
+            assignment.context.is_top_level and not assignment.subscript and not assignment.is_append
+            for assignment in self.assignments
         )
         declarations = ("export", "declare", "readonly", "typeset")
-        return (
-            bool(self.assignments)
-            and is_plain
-            and all(command.name in declarations for command in self.outer_commands)
-        )
+        only_declares = all(command.name in declarations for command in self.outer_commands)
+        return bool(self.assignments) and are_plain and only_declares
 
     def only_assigns_names(self, names: Container[str]) -> bool:
         """Return whether the block does nothing but set variables that are among `names`."""
@@ -117,7 +117,7 @@ class Block:
 
     @property
     def changes_modules(self) -> bool:
-        """Whether the block loads modules, or sets a list of folders that modules also change."""
+        """Whether the block loads modules, or sets a variable such as PATH that modules also change."""
         calls_module = any(command.name in ("module", "ml") for command in self.commands)
         return calls_module or any(name.endswith("PATH") for name in self.assigned_names)
 
@@ -125,8 +125,10 @@ class Block:
     def only_prints(self) -> bool:
         """Whether the block only prints to the log."""
         commands = list(self.outer_commands)
-        is_printing = all(command.name in _PRINTING_PROGRAMS and not _writes(command) for command in commands)
-        return bool(commands) and is_printing and not self.assignments
+        all_print = all(
+            command.name in _PRINTING_PROGRAMS and not _writes_file(command) for command in commands
+        )
+        return bool(commands) and all_print and not self.assignments
 
     @cached_property
     def only_prints_harmlessly(self) -> bool:
@@ -143,12 +145,12 @@ class Block:
         """Whether a block after the training only prints or sets the exit status, so that no job needs it."""
         return all(
             (command.is_test or command.name in CLOSING or _is_env_or_scontrol_show(command))
-            and not _writes(command)
+            and not _writes_file(command)
             for command in self.outer_commands
         )
 
 
-def _writes(command: Command) -> bool:
+def _writes_file(command: Command) -> bool:
     """Return whether a command writes a file other than /dev/null."""
     output_operators = (">", ">>", "&>", "&>>", ">|")
     targets = (redirect.target for redirect in command.redirects if redirect.operator in output_operators)
@@ -159,7 +161,7 @@ def _is_harmless(command: Command) -> bool:
     """Return whether a command only looks up facts, such as hostname, scontrol, head or `srun hostname`."""
     if command.is_test:
         return True
-    if _writes(command):
+    if _writes_file(command):
         return False
     words = [word.value or "" for word in command.words]
     if command.name == "srun":  # harmless if it starts a program that looks up a name or an address
@@ -176,15 +178,16 @@ def _is_env_or_scontrol_show(command: Command) -> bool:
 
 def blocks(body: Body) -> list[Block]:
     """Return the blocks of a script up to its end, in order; [] if bash can't read the script."""
-    blocks: list[Block] = []
+    statements: list[Block] = []
     for node in body.source.nodes[0].children:
         if node.kind == "comment" or node.start >= body.end:
             continue
         start, end = node.start, node.end
-        # The & of a background command, or a node that overlaps the statement before, joins that statement.
-        if blocks and (node.kind == "&" or start < blocks[-1].end):
-            start = blocks.pop().start
-        first = body.source.position(start)[0]
-        last = body.source.position(max(start, end - 1))[0]
-        blocks.append(Block(body, first, last, start, end))
-    return blocks
+        # The & of a background command is a node of its own, and some nodes overlap the node before. Both
+        # belong to the block before.
+        if statements and (node.kind == "&" or start < statements[-1].end):
+            start = statements.pop().start
+        first_line = body.source.position(start)[0]
+        last_line = body.source.position(max(start, end - 1))[0]
+        statements.append(Block(body, first_line, last_line, start, end))
+    return statements

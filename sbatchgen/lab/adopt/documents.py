@@ -1,4 +1,4 @@
-"""The job YAML and the profile of a draft, and the resolved job that they give together."""
+"""Writes the job and the profile of a draft as YAML, and resolves the job that they give together."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from sbatchgen.jobs.resolved.resolve import resolve
 from sbatchgen.jobs.resolved.resolved_job import ResolvedJob
 from sbatchgen.lab.adopt.draft import Draft
 
-# Options that a rendered script always has, except those in the key `omit` of the profile.
+# Options that a rendered script always has, unless the key `omit` of the profile names them.
 _DEFAULT_OPTIONS = ("output", "nodes", "ntasks_per_node", "cpus_per_task", "time", "requeue", "job_name")
 # The first keys of the job, in the order in which people read them.
 _FIRST_KEYS = (
@@ -45,7 +45,7 @@ def profile(draft: Draft, name: str, day: str) -> str:
 
 
 def job(draft: Draft, name: str) -> str:
-    """Return the job of a draft as YAML; `name` is the start of the names of both files."""
+    """Return the job of a draft as YAML. Its profile is the file NAME-cluster.yaml."""
     keys = {
         "profile": f"./{name}-cluster.yaml",
         **{key: draft.job[key] for key in _FIRST_KEYS if key in draft.job},
@@ -71,9 +71,14 @@ _Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("t
 
 
 def resolved_job(job: str, profile: str, name: str) -> ResolvedJob:
-    """Return the resolved job of a job YAML and a profile; raise DocumentError for a wrong key or value."""
+    """Return the resolved job of a job and a profile in YAML.
+
+    Raises DocumentError for a wrong key or value.
+    """
     cluster = decode(profile, Profile, name=f"{name}-cluster.yaml")
     spec = decode(job, JobSpec, name=f"{name}.yaml")
-    mode, layers = spec.value.mode or "single", [job_layer(Level.JOB, spec.value, spec.places)]
-    resolved_by = resolve_programs if spec.value.programs else resolve
-    return resolved_by(cluster, layers, mode_name=mode, name=name)
+    layers = [job_layer(Level.JOB, spec.value, spec.places)]
+    mode = spec.value.mode or "single"
+    if spec.value.programs:
+        return resolve_programs(cluster, layers, mode_name=mode, name=name)
+    return resolve(cluster, layers, mode_name=mode, name=name)

@@ -19,7 +19,8 @@ from sbatchgen.lab.adopt.block import Block
 from sbatchgen.lab.adopt.remarks import OUTCOME_ORDER, Outcome, Remark
 
 _USER_VARIABLES = ("HOME", "USER", "LOGNAME")  # variables with the same value on all machines of a cluster
-_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")  # operators of expansions that leave a set value unchanged
+# Operators with which an expansion such as ${NAME:-DEFAULT} gives the value of a variable that is set.
+_PLAIN_OPERATORS = ("", ":-", "-", ":?", "?")
 _POSITIONAL_PARAMETERS = frozenset("#@*123456789")  # the names of the variables $#, $@, $* and $1 to $9
 SUBMIT_DIR = "${SLURM_SUBMIT_DIR}"  # the folder in which the user submits, as paths of a job name it
 
@@ -43,15 +44,15 @@ class Draft:
     launch_names: set[str] = field(default_factory=set)  # variables that the launch itself sets
     # names of the old script's variables for the master address and the ranks
     rendezvous_names: frozenset[str] = frozenset()
-    needed_variables: set[str] = field(default_factory=set)  # variables that the launch or kept lines expand
+    needed_names: set[str] = field(default_factory=set)  # variables that the launch or the kept lines expand
     launch_lines: range = range(0)  # the numbers of the lines of the launch's statement
-    # the long names of options that the new script has with another value on purpose; a remark says why
+    # the long names of sbatch options whose values the new script changes on purpose; a remark says why
     changed_options: set[str] = field(default_factory=set)
     # the working folder at the launch; None if only the running job knows the folder
     folder: str | None = SUBMIT_DIR
     secrets: frozenset[int] = frozenset()  # the lines that hold passwords, tokens or keys
     notes: list[str] = field(default_factory=list)
-    # the names of shell variables for the trainer's arguments, by values that only the running job knows
+    # by a value that only the running job knows: the name of its shell variable, such as argument_1
     argument_variables: dict[str, str] = field(default_factory=dict)
     argument_names: set[str] = field(default_factory=set)  # the names of these shell variables
     # the lines and outcomes that `add` has noted already
@@ -62,17 +63,18 @@ class Draft:
         """The script's commands as bash reads them."""
         return self.script.body
 
-    def add(self, lines: Iterable[int], outcome: Outcome, what: str, *names: str) -> None:
+    def add(self, lines: Iterable[int], outcome: Outcome, reason: str, *names: str) -> None:
         """Note the outcome of lines with its reason. The last outcome of a line in OUTCOME_ORDER counts."""
         numbers = lines if isinstance(lines, range) and len(lines) > 1 else tuple(lines)
-        for line in numbers if (numbers, outcome) not in self._added else ():
-            self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=OUTCOME_ORDER.index)
-        self._added.add((numbers, outcome))
-        self.remarks[Remark(numbers, outcome, what, names)] = None
+        if (numbers, outcome) not in self._added:  # a long statement gets the same outcome many times
+            self._added.add((numbers, outcome))
+            for line in numbers:
+                self.outcomes[line] = max(outcome, self.outcomes.get(line, outcome), key=OUTCOME_ORDER.index)
+        self.remarks[Remark(numbers, outcome, reason, names)] = None
 
-    def lose(self, what: str, *names: str) -> None:
-        """Note a part of the launch that no key of a job expresses."""
-        self.add(self.launch_lines, "lost", what, *names)
+    def lose(self, reason: str, *names: str) -> None:
+        """Note the launch as lost, because no key of a job expresses a part of it."""
+        self.add(self.launch_lines, "lost", reason, *names)
 
     def keep_shell(self, block: Block, where: str) -> list[str]:
         """Return the lines of a block for a key of the profile, and note the lines as kept there.
@@ -92,8 +94,8 @@ class Draft:
             unindented = text.lstrip("\t")
             line = "    " * (len(text) - len(unindented)) + unindented  # a profile can't hold tabs
             if any(ord(char) < 32 or ord(char) == 127 for char in line):
-                what = "a tab or another control character: a profile can't hold the line"
-                self.add((number,), "lost", what)
+                reason = "a tab or another control character: a profile can't hold the line"
+                self.add((number,), "lost", reason)
             else:
                 lines.append(line)
                 ending = ": if it fails, the job ends" if line.endswith("|| exit") else ", unchanged"
@@ -153,46 +155,53 @@ class Draft:
         return value
 
     def path(self, word: Word, body: Body) -> str | None:
-        """Return a path as jobs and profiles write it, such as ${HOME}/x; None if only the job knows it."""
+        """Return a path as jobs and profiles write it, such as ${HOME}/x.
+
+        Returns None if only the running job knows the path.
+        """
         try:
-            text = self._expandable(word, body)
+            text = self._text_with_variables(word, body)
             return None if text is None else str(ShellPath.parse(text))
         except ValueError:
             return None
 
-    def _expandable(self, word: Word, body: Body) -> str | None:
-        """Return a word with its variables as ${NAME}; None if a piece is neither text nor a variable."""
-        # First the values of the script's variables are tried, then the variables themselves.
-        for pieces in (body.resolve(word).pieces, word.pieces if body is self.body else ()):
+    def _text_with_variables(self, word: Word, body: Body) -> str | None:
+        """Return a word with ${NAME} for its variables; None if a piece is neither text nor a variable."""
+        pieces = body.resolve(word).pieces  # with the known values of the script's variables
+        texts = [_path_text(piece) for piece in pieces]
+        if (not pieces or None in texts) and body is self.body:
+            pieces = word.pieces  # with the variables themselves, which the job can expand
             texts = [_path_text(piece) for piece in pieces]
-            if pieces and None not in texts:
-                self.needed_variables |= {piece.name for piece in pieces}
-                return "".join(filter(None, texts))
-        return None
+        if not pieces or None in texts:
+            return None
+        self.needed_names |= {piece.name for piece in pieces}
+        return "".join(filter(None, texts))
 
-    def option_env(self, tool: Tool, option: ToolOption) -> None:
+    def adopt_env_option(self, tool: Tool, option: ToolOption) -> None:
         """Put the variables of a container's option, such as `--env A=1,B=2`, into the job's env."""
         word = option.value_as_word(tool.body)
-        value = (self._expandable(word, tool.body) or "") if word else ""
-        pairs = [text.partition("=") for text in value.split(",")]
-        # NAME=$NAME and NAME without a value give the container a variable of the script. A job gives the
-        # container all variables of Slurm and of the script, so these entries are left out.
-        pairs = [(name, equals, value) for name, equals, value in pairs if value != f"${{{name}}}"]
-        pairs = [
-            (name, equals, value)
-            for name, equals, value in pairs
-            if equals or not (name in self.script.assigned_names or name.startswith("SLURM_"))
-        ]
-        if all(equals and can_be_in_env(name) and "PATH" not in name for name, equals, _ in pairs):
-            self.env |= {name: value for name, _, value in pairs}
+        text = (self._text_with_variables(word, tool.body) or "") if word else ""
+        values: dict[str, str] = {}
+        names, is_in_env = [], True
+        for entry in text.split(","):
+            name, equals, value = entry.partition("=")
+            # NAME=$NAME and NAME without a value give the container a variable of the script. A job gives the
+            # container all variables of Slurm and of the script, so these entries are left out.
+            is_of_job = name in self.script.assigned_names or name.startswith("SLURM_")
+            if value == f"${{{name}}}" or (is_of_job and not equals):
+                continue
+            values[name] = value
+            names.append(name or option.word.text)
+            is_in_env = is_in_env and bool(equals) and can_be_in_env(name) and "PATH" not in name
+        if is_in_env:
+            self.env |= values
         else:
-            names = (name or option.word.text for name, _, _ in pairs)
             self.lose(f"--{option.name} of {tool.name}: export it before the launch", *names)
 
     def file(self, word: Word, body: Body) -> str | None:
-        """Return a path of the launch, relative to the folder that the user submits from.
+        """Return a path of the launch, relative to the folder in which the user submits.
 
-        Returns None if only the job knows the path.
+        Returns None if only the running job knows the path.
         """
         path = self.path(word, body)
         if path is None or path.startswith(("/", "${")) or "://" in path:
@@ -205,8 +214,8 @@ class Draft:
     def option_path(self, tool: Tool, option: ToolOption, *, file: bool = False) -> str | None:
         """Return the path that an option gives.
 
-        If only the job knows the path, the option is noted as lost and the result is None. With `file` the
-        path is relative to the folder of the launch.
+        If only the running job knows the path, the option is noted as lost, and the result is None. With
+        `file`, a relative path begins in the folder of the launch, as with `Draft.file`.
         """
         path = option.value if option.value and not file else None
         if path is None and (word := option.value_as_word(tool.body)):
@@ -215,8 +224,8 @@ class Draft:
             self.lose(f"--{option.name}: the path is known only when the job runs")
         return path
 
-    def option_list(self, tool: Tool, option: ToolOption) -> list[str]:
-        """Return the paths of an option whose value is a list with commas."""
+    def option_paths(self, tool: Tool, option: ToolOption) -> list[str]:
+        """Return the paths of an option such as `--bind /data,/scratch`."""
         return [path for path in (self.option_path(tool, option) or "").split(",") if path]
 
 
@@ -230,7 +239,7 @@ def can_be_in_env(name: str) -> bool:
 
 
 def _path_text(piece: Piece) -> str | None:
-    """Return a piece of a path as jobs and profiles write it; None for a piece that they can't express."""
+    """Return a piece of a path as jobs and profiles write it; None if they can't express the piece."""
     if piece.kind == "text":
         return None if "${" in piece.text else piece.text
     if piece.kind == "tilde" and piece.text == "~":

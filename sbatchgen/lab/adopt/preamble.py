@@ -23,15 +23,15 @@ _RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "MST_ADDR")
 _RENDEZVOUS_OPTIONS = ("rdzv-id", "rdzv-endpoint", "master-addr", "master-port", "node-rank", "rdzv-conf")
 # A command for the IP address of the master. The profile then has `master_addr: hostname -i`.
 _IP_ADDRESS = re.compile(r"\bhostname (?:-i|--ip-address)\b")
-_MODULE_RESETS = ("purge", "reset")  # commands of module that unload all modules
+_MODULE_RESETS = ("purge", "reset")  # subcommands of `module` that unload all modules
 # Variables that the rendered script sets.
 _SCRIPT_VARIABLES = frozenset(("OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONUNBUFFERED"))
 # The profile's key for each variable of the network, such as NCCL_SOCKET_IFNAME.
 _NETWORK_KEYS = {key.upper(): key for key in NETWORK_VARIABLES}
-# Names of variables that modules and conda read or set. Their assignments keep their place in the script.
-# Examples are PATH, LD_LIBRARY_PATH and CONDA_ENVS_PATH, but not PYTHONPATH.
+# Names of variables that modules and conda read or set, such as PATH and CONDA_ENVS_PATH, but not PYTHONPATH.
+# Their assignments stay shell, because they must keep their order with the lines that load modules.
 _ORDERED_NAMES = re.compile(r"(?<!^PYTHON)PATH$|^(?:CONDA|MAMBA|LMOD|MODULE)")
-# The function `die` of a rendered script. The setup of the script can't define the function again.
+# A function `die` with the text that a rendered script also has. The setup must not define it a second time.
 _DIE = re.compile(r'die *\(\) *\{\s*echo "error: \$\*" >&2[;\n]\s*exit 1;?\s*\}')
 # The variables that an activation of conda or of a virtual environment sets or unsets.
 _ACTIVATION_VARIABLES = {
@@ -60,12 +60,13 @@ def follow_cd(draft: Draft, before: Iterable[Block]) -> None:
     """
     if "chdir" in draft.options:
         draft.folder = str(draft.options["chdir"])
-    for command in (command for block in before for command in block.commands):
-        if command.name not in ("cd", "pushd", "popd"):
-            continue
-        is_plain = command.name == "cd" and command.context.is_top_level and len(command.words) == 2
-        target = draft.path(command.words[1], draft.script.body) if is_plain else None
-        draft.folder = target if target and target.startswith(("/", "${")) else None
+    for block in before:
+        for command in block.commands:
+            if command.name not in ("cd", "pushd", "popd"):
+                continue
+            is_plain = command.name == "cd" and command.context.is_top_level and len(command.words) == 2
+            target = draft.path(command.words[1], draft.script.body) if is_plain else None
+            draft.folder = target if target and target.startswith(("/", "${")) else None
 
 
 def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> None:
@@ -89,6 +90,7 @@ def adopt_preamble(draft: Draft, before: Sequence[Block], launch: Launch) -> Non
         for block in activation.blocks:
             draft.add(block.lines, "understood", f"runtime {name}: {keys.get('env') or keys.get('path')}")
     expanded_names = {use.name for use in draft.body.variable_uses}
+    # The offset of the last block whose effect depends on its place before or after the activation.
     last_acting_start = max((block.start for block in shell_blocks if not block.is_inert), default=0)
     for block in others:
         if block in shell_blocks:
@@ -107,7 +109,8 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
     """
     assigned = draft.script.assigned_names
     names = {*_RENDEZVOUS_VARIABLES, *RANK_VARIABLES} if draft.job.get("mode") == "ddp" else set()
-    for option in launch.launcher.uses if launch.launcher else ():
+    launcher_options = launch.launcher.uses if launch.launcher else ()
+    for option in launcher_options:
         if option.name in _RENDEZVOUS_OPTIONS and option.value_word is not None:
             names |= {*option.value_word.variables} & assigned
     for block in reversed(before):
@@ -119,20 +122,20 @@ def _rendezvous_names(draft: Draft, before: Sequence[Block], launch: Launch) -> 
 def _env_values(draft: Draft, before: Sequence[Block]) -> dict[str, str]:
     """Return the values of the variables that `env` of the job can hold, by the variables' names.
 
-    Such a variable is exported under no condition, and each of its values is a literal string.
+    The script exports such a variable under no condition, and each value that it assigns is a literal string.
     """
     values: dict[str, str | None] = {}
-    assignments = (
-        assignment for block in before for assignment in block.assignments if not assignment.is_prefix
-    )
-    for assignment in assignments:
-        # After a value that `env` can't hold, the variable stays None, whatever the script assigns later.
-        is_literal_so_far = values.get(assignment.name, "") is not None
-        values[assignment.name] = _literal(draft, assignment) if is_literal_so_far else None
+    for block in before:
+        for assignment in block.assignments:
+            if assignment.is_prefix:  # NAME=VALUE COMMAND sets the variable only for this command
+                continue
+            # After a value that `env` can't hold, the variable stays None, whatever the script assigns later.
+            is_literal_so_far = values.get(assignment.name, "") is not None
+            values[assignment.name] = _env_value(draft, assignment) if is_literal_so_far else None
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _literal(draft: Draft, assignment: Assignment) -> str | None:
+def _env_value(draft: Draft, assignment: Assignment) -> str | None:
     """Return the literal value of an exported variable; None if `env` of a job can't hold the variable."""
     name, word = assignment.name, assignment.word
     is_plain = (
@@ -154,16 +157,17 @@ def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], env_values: Mapping
     block that stays uses the variable. So the blocks are read from the last to the first.
     """
     staying: set[Block] = set()
-    needed_names = set(draft.needed_variables)
-    program_follows = False  # whether a later block runs a program, which may read any exported variable
+    needed_names = set(draft.needed_names)
+    runs_program_later = False  # whether a later block runs a program, which may read any exported variable
     for block in reversed(blocks):
         if block.only_assigns_names(draft.rendezvous_names):
             stays = bool(block.assigned_names & needed_names)
         elif block.only_assigns_harmlessly:
             exported = {assignment.name for assignment in block.assignments if assignment.is_exported}
             is_convertible = exported <= env_values.keys() | draft.rendezvous_names
-            is_read = bool(block.assigned_names & needed_names) or (program_follows and bool(exported))
-            stays = is_read or not is_convertible
+            is_used_later = bool(block.assigned_names & needed_names)
+            may_be_read = runs_program_later and bool(exported)
+            stays = is_used_later or may_be_read or not is_convertible
         else:
             prints_master_address = block.only_prints and block.used_names & draft.rendezvous_names
             stays = not prints_master_address
@@ -173,7 +177,7 @@ def _blocks_that_stay(draft: Draft, blocks: Sequence[Block], env_values: Mapping
             needed_names |= block.used_names | {
                 assignment.name for assignment in block.assignments if assignment.word is None
             }
-            program_follows = program_follows or not block.is_inert
+            runs_program_later = runs_program_later or not block.is_inert
     return staying
 
 
@@ -184,20 +188,21 @@ def _convert_assignments(
 
     `expanded_names` are the variables whose values the script uses.
     """
-    for name, is_exported in ((assignment.name, assignment.is_exported) for assignment in block.assignments):
+    for assignment in block.assignments:
+        name = assignment.name
         if name in draft.rendezvous_names:
             if _IP_ADDRESS.search(block.text):
                 draft.profile["master_addr"] = "hostname -i"
             draft.add(block.lines, "dropped", "the new script has its own master address and ranks", name)
-        elif is_exported:
-            _export(draft, block, name, env_values.get(name, ""))
+        elif assignment.is_exported:
+            _convert_export(draft, block, name, env_values.get(name, ""))
         elif name in expanded_names:
             draft.add(block.lines, "understood", "its value is written where it is used", name)
         else:
             draft.add(block.lines, "dropped", "neither used nor exported", name)
 
 
-def _export(draft: Draft, block: Block, name: str, value: str) -> None:
+def _convert_export(draft: Draft, block: Block, name: str, value: str) -> None:
     """Put a variable into `env` of the job, or the name of a network interface into the profile."""
     is_secret = block.first_line in draft.secrets
     if name in draft.launch_names and is_secret:
@@ -224,7 +229,7 @@ def _export(draft: Draft, block: Block, name: str, value: str) -> None:
 def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last: bool) -> None:
     """Keep a block's lines unchanged in the profile's setup.
 
-    `is_last` says that no later block of the setup has an effect.
+    `is_last` says that the lines may move after all other lines of the setup.
     """
     if _DIE.fullmatch(block.text.strip()):
         draft.add(block.lines, "understood", "the new script has the same function", "die")
@@ -233,15 +238,16 @@ def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last:
     if {"PYTHONPATH", "PYTHONHOME"} & block.assigned_names and runtime != "host":
         if RUNTIMES[runtime].is_container or not is_last:
             # The rendered script unsets both variables before the runtime starts.
-            what = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
-            draft.add(block.lines, "lost", what)
+            reason = "PYTHONPATH is unset before the runtime starts: set it in the job's env"
+            draft.add(block.lines, "lost", reason)
         else:
             lines = draft.keep_shell(block, "in setup_after_runtime")
             draft.profile["setup_after_runtime"] = [*lines, *draft.profile.get("setup_after_runtime", ())]
         return
-    launch_values = draft.launch_names & draft.env.keys()
-    # Without the value in `env`, the rendered script would set the variable to a value of its own.
-    for name in _SCRIPT_VARIABLES & block.assigned_names - launch_values:
+    # Without a value in `env`, the rendered script would set the variable to a value of its own. ${NAME} is
+    # the value that the setup gives the variable. A value of the launch stays.
+    names_of_launch = draft.launch_names & draft.env.keys()
+    for name in _SCRIPT_VARIABLES & block.assigned_names - names_of_launch:
         draft.env[name] = env_values.get(name, f"${{{name}}}")
     draft.setup += draft.keep_shell(block, "in setup")
 
@@ -249,65 +255,66 @@ def _keep(draft: Draft, block: Block, env_values: Mapping[str, str], *, is_last:
 def _without_modules(draft: Draft, before: Sequence[Block]) -> list[Block]:
     """Convert the blocks that load modules into keys of the profile, and return the other blocks.
 
-    No block is converted if a block before them may change which modules are found: the new script loads its
-    modules first. Then all blocks are returned.
+    The new script loads its modules first. If another block before a module may change which modules are
+    found, no block is converted, and all blocks are returned.
     """
-    # The modules of each block that loads modules, in the order of the script.
-    loads = {block: names for block in before if (names := _loaded_modules(block)) is not None}
-    if not loads:
+    # By block: the modules that it loads. Other blocks are left out.
+    modules_of = {block: names for block in before if (names := _loaded_modules(block)) is not None}
+    if not modules_of:
         return list(before)
-    last_load = [*loads][-1]
-    earlier_blocks = before[: before.index(last_load)]
-    others = [block for block in earlier_blocks if block not in loads]
-    others = [block for block in others if not block.only_assigns_names(draft.rendezvous_names)]
-    if any(not block.is_inert or block.changes_modules for block in others):
-        return list(before)
-    module_start, loaded = "keep", list[str]()
-    for block, names in loads.items():
+    last_load = [*modules_of][-1]
+    for block in before[: before.index(last_load)]:
+        is_converted = block in modules_of or block.only_assigns_names(draft.rendezvous_names)
+        if not is_converted and (not block.is_inert or block.changes_modules):
+            return list(before)
+    module_start, modules = "keep", list[str]()  # the keys of the profile
+    for block, names in modules_of.items():
         draft.add(block.lines, "understood", "modules", *names)
         for name in names:
             if name in _MODULE_RESETS:
                 module_start = name
-                # `module purge` keeps the folders of `module use`.
-                loaded = [entry for entry in loaded if name == "purge" and entry.startswith("use ")]
+                # Modules before a reset have no effect. But `module purge` keeps the folders of `module use`.
+                modules = [entry for entry in modules if name == "purge" and entry.startswith("use ")]
             else:
-                loaded.append(name)
-    draft.profile |= {"modules": loaded, "module_start": module_start}
-    return [block for block in before if block not in loads]
+                modules.append(name)
+    draft.profile |= {"modules": modules, "module_start": module_start}
+    return [block for block in before if block not in modules_of]
 
 
 def _loaded_modules(block: Block) -> list[str] | None:
-    """Return the modules that a block loads, in order, among them `use PATH`, `purge` and `reset`.
+    """Return the modules that a block loads, such as ["purge", "use /apps/modules", "cuda/12.4"], in order.
 
     Returns None for a block that does anything else.
     """
-    loaded: list[str] = []
+    modules: list[str] = []
     for command in block.commands:
         words = [word.value for word in command.words]
         is_plain = command.context.is_top_level and not command.redirects and None not in words
         if command.name not in ("module", "ml") or not is_plain:
             return None
-        verb, *rest = [str(word) for word in words[1:]] or [""]
-        if command.name == "ml" and verb not in (*_MODULE_RESETS, "load", "use"):  # `ml NAME` loads NAME
-            verb, rest = "load", [verb, *rest]
-        if verb not in (*_MODULE_RESETS, "load", "add", "use") or any(name[:1] in ("-", "") for name in rest):
+        subcommand, *names = [str(word) for word in words[1:]] or [""]
+        if command.name == "ml" and subcommand not in (*_MODULE_RESETS, "load", "use"):
+            subcommand, names = "load", [subcommand, *names]  # `ml NAME` loads NAME
+        has_option = any(name[:1] in ("-", "") for name in names)  # such as `module use -a PATH`
+        if subcommand not in (*_MODULE_RESETS, "load", "add", "use") or has_option:
             return None
-        takes_names = verb not in _MODULE_RESETS
-        if takes_names != bool(rest):  # `module load` without a name, or `module purge NAME`
+        takes_names = subcommand not in _MODULE_RESETS
+        if takes_names != bool(names):  # `module load` without a name, or `module purge NAME`
             return None
-        if verb in _MODULE_RESETS:
-            loaded.append(verb)
-        elif verb == "use":
-            loaded += [f"use {name}" for name in rest]
+        if subcommand in _MODULE_RESETS:
+            modules.append(subcommand)
+        elif subcommand == "use":
+            modules += [f"use {name}" for name in names]
         else:
-            loaded += rest
-    return loaded if block.commands and not block.assignments else None
+            modules += names
+    return modules if block.commands and not block.assignments else None
 
 
 def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
-    """Return the activation of an environment in some blocks.
+    """Return the activation of the environment that some blocks activate.
 
-    The activation is empty if the blocks activate no environment, two environments, or one in an unknown way.
+    The activation is empty if they activate no environment or two environments, or if the name and the path
+    of the environment are not known.
     """
     activation = _Activation()
     for block in blocks:
@@ -315,7 +322,8 @@ def _find_activation(draft: Draft, blocks: Iterable[Block]) -> _Activation:
         # A block that also does something else does not count as an activation.
         if not parts or block.assignments or any(part is None for part in parts):
             continue
-        for runtime, keys in (part for part in parts if part):
+        known_parts = [part for part in parts if part]
+        for runtime, keys in known_parts:
             if activation.runtime and (activation.runtime != runtime or activation.keys.keys() & keys.keys()):
                 return _Activation()  # two environments: all lines are kept unchanged
             activation.runtime = runtime
@@ -333,7 +341,7 @@ class _ActivationPart(NamedTuple):
 
 
 def _activation_part(draft: Draft, command: Command) -> _ActivationPart | None:
-    """Return the part of an activation that a command is; None for any other command."""
+    """Return the runtime and its keys that a command such as `conda activate NAME` gives; None for others."""
     if not command.context.is_top_level or command.redirects or command.prefix_assignments or command.pipe:
         return None
     for name, runtime in RUNTIMES.items():
@@ -348,10 +356,11 @@ def _may_move(activation: _Activation, shell_blocks: Collection[Block]) -> bool:
 
     No block after the activation may depend on the environment, for example by starting its Python.
     """
-    first_start = min(block.start for block in activation.blocks)
-    later_blocks = [block for block in shell_blocks if block.start > first_start]
+    activation_start = min(block.start for block in activation.blocks)
+    later_blocks = [block for block in shell_blocks if block.start > activation_start]
     if any(_ACTIVATION_VARIABLES & (block.used_names | block.assigned_names) for block in later_blocks):
         return False
+    # With a runtime, the rendered script would unset these variables before the runtime starts.
     if any({"PYTHONPATH", "PYTHONHOME"} & block.assigned_names for block in shell_blocks):
         return False
     return all(block.is_inert for block in later_blocks)

@@ -10,7 +10,7 @@ from sbatchgen.check.script.launches import Launch, fixed_nodes
 from sbatchgen.lab.adopt.draft import Draft
 
 COUNT_OPTIONS = ("nodes", "ntasks", "ntasks-per-node")  # Slurm's options for counts of nodes and tasks
-# Values of torchrun's --nproc-per-node that stand for the GPUs of a node.
+# Values of torchrun's --nproc-per-node that mean the number of a node's GPUs.
 _GPU_COUNT_WORDS = ("gpu", "auto", "$SLURM_GPUS_PER_NODE", "${SLURM_GPUS_PER_NODE}")
 # Variables from which PyTorch learns the rank of a process and its master. The rendered script sets them.
 RANK_VARIABLES = frozenset(
@@ -29,11 +29,11 @@ MODULES = {
 
 
 def launcher_module(launch: Launch) -> str | None:
-    """Return the Python module of a launcher that the job starts as its trainer.
+    """Return the Python module of a launcher, such as accelerate, that the job starts as its trainer.
 
-    The result is None for a launch without a launcher, and for torchrun, which jobs have as a launcher. But a
-    torchrun is also started as a trainer if only the job knows its number of processes, or if it gives the
-    program --local-rank, as torch.distributed.launch does.
+    The result is None for a launch without a launcher, and for torchrun, which a job names as its launcher.
+    But the job starts torchrun as its trainer if only the running job knows the number of processes, or for
+    torch.distributed.launch, which gives the program the argument --local-rank.
     """
     launcher = launch.launcher
     if launcher is None or launcher.name != "torchrun":
@@ -44,10 +44,10 @@ def launcher_module(launch: Launch) -> str | None:
 
 
 def _workers_per_node(launch: Launch) -> int:
-    """Return how many processes torchrun starts on a node; 0 if only the job knows the number.
+    """Return how many processes torchrun starts on a node; 0 if only the running job knows the number.
 
-    For SLURM_GPUS_PER_NODE the number of GPUs is returned, because the script means this number. Slurm itself
-    may leave the variable empty, or put the type of the GPUs into it.
+    --nproc-per-node=$SLURM_GPUS_PER_NODE means the number of GPUs, although Slurm may leave the variable
+    empty, or put the type of the GPUs into it.
     """
     launcher = launch.launcher
     option = launcher.option("nproc-per-node") if launcher else None
@@ -74,14 +74,11 @@ def adopt_shape(draft: Draft, launch: Launch) -> None:
     _convert_ntasks(draft, nodes)
     _lose_ntasks_per_gpu_and_mpi(draft, launch)
     launcher, module = launch.launcher.name if launch.launcher else "", launcher_module(launch)
+    can_be_task = launcher in ("accelerate launch", "accelerate-launch", "torchrun")
     if launcher == "torchrun" and not module:
         _adopt_torchrun(draft, launch, nodes)
     # A launcher that srun starts once on each node becomes one task of srun on each node.
-    elif (
-        launcher in ("accelerate launch", "accelerate-launch", "torchrun")
-        and tasks == nodes > 1
-        and launch.step
-    ):
+    elif can_be_task and launch.step and tasks == nodes > 1:
         draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": 1}
         _merge_tasks(draft)
     elif launcher and (nodes > 1 or tasks > 1):
@@ -122,14 +119,12 @@ def _convert_ntasks(draft: Draft, nodes: int) -> None:
 
 
 def _adopt_torchrun(draft: Draft, launch: Launch, nodes: int) -> None:
-    """Put torchrun into the job, which starts it once on each of its `nodes` nodes."""
-    nnodes, torchruns = (
-        launch.launcher_nodes,
-        launch.tasks or 1,
-    )  # the value of --nnodes; how many are started
+    """Put torchrun into the job. The job starts it once on each of its `nodes` nodes."""
+    nnodes = launch.launcher_nodes  # the value of --nnodes
+    torchrun_count = launch.tasks or 1  # how many times the old script starts torchrun
     draft.job |= {"mode": "ddp", "launcher": "torchrun", "nproc_per_node": _workers_per_node(launch)}
-    if torchruns < nodes and nnodes != nodes:
-        draft.lose(f"the job has {nodes} nodes, and torchrun runs on {torchruns}: correct --nodes")
+    if torchrun_count < nodes and nnodes != nodes:
+        draft.lose(f"the job has {nodes} nodes, and torchrun runs on {torchrun_count}: correct --nodes")
     elif nnodes not in (nodes, None) and nodes > 1:
         draft.lose(f"torchrun has --nnodes={nnodes}, and the job has {nodes} nodes: correct one of them")
     _merge_tasks(draft)
@@ -142,7 +137,7 @@ def _adopt_srun(draft: Draft, launch: Launch, nodes: int) -> None:
     tasks, per_node = launch.tasks or 1, launch.tasks_per_node or 1
     draft.job |= {"mode": "ddp", "launcher": "srun", "nproc_per_node": per_node}
     # --gpus-per-task shows each task its own GPUs only, except with --gpu-bind=none.
-    is_bound = "none" not in (draft.script.option("gpu-bind"), *gpu_bindings)
+    is_bound = "none" not in (draft.script.option("gpu-bind"), *gpu_bindings)  # to GPUs of its own
     if resources.gpus_per_task and per_node > 1 and is_bound:
         draft.profile["gpu_visibility"] = "task"
         draft.add(draft.launch_lines, "understood", "gpu_visibility: task, by --gpus-per-task")
@@ -160,17 +155,13 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
     # A container without an option for GPUs, such as --nv of apptainer, hides the GPUs.
     is_in_container = launch.container or (launch.step and launch.step.option("container-image"))
     options = {option.name for option in launch.container.uses} if launch.container else set()
-    gpu_options = options & {"nv", "rocm", "gpu"}
+    shows_gpus = bool(options & {"nv", "rocm", "gpu"}) or not is_in_container
     if resources.gpu_count > 1:
-        mode = "dataparallel"
+        draft.job["mode"] = "dataparallel"
+    elif resources.gpu_count or resources.shards or shows_gpus:
+        draft.job["mode"] = "single"
     else:
-        mode = (
-            "single"
-            if resources.gpu_count or resources.shards or gpu_options or not is_in_container
-            else "cpu"
-        )
-    draft.job["mode"] = mode
-    if mode == "cpu":
+        draft.job["mode"] = "cpu"
         draft.job.pop("gpu_request", None)
     if nodes > 1:
         draft.lose(_why_one_process(draft, nodes))
@@ -178,12 +169,12 @@ def _adopt_one_process(draft: Draft, launch: Launch, nodes: int) -> None:
 
 
 def _why_one_process(draft: Draft, nodes: int) -> str:
-    """Return why one process can't become a job of several nodes, and what to do instead."""
+    """Return the reason why one process can't become a job of several nodes, with advice."""
     if _STARTS_RAY.search(draft.body.source.text):
         return f"Ray runs on {nodes} nodes: {RAY_ADVICE}"
     if any(launch.command.in_background and not launch.is_helper for launch in draft.script.launches):
-        return f"other programs run on the {nodes} nodes too: write each as a program of a job file"
-    return f"the job has {nodes} nodes, and one process runs: write --nodes=1, if it needs no other node"
+        return f"other programs also run on the {nodes} nodes: write each as a program of a job file"
+    return f"the job has {nodes} nodes, and one process runs: write --nodes=1 if it needs no other node"
 
 
 def _merge_tasks(draft: Draft) -> None:
@@ -199,7 +190,7 @@ def _merge_tasks(draft: Draft) -> None:
         (kind, count), *_ = resources.gpus_per_task
         options["gpus_per_task"] = f"{kind}:{tasks * count}" if kind else str(tasks * count)
         draft.changed_options.add("gpus-per-task")
-    # Line 0 or 1 stands for an option that the script does not have.
-    lines = {resources.place(name).line for name in ("ntasks", "ntasks-per-node", "cpus-per-task")} - {0, 1}
-    what = f"one task of {cpus} CPUs on each node, for the {tasks} tasks: one process is started there"
-    draft.add(tuple(sorted(lines)), "mended", what)
+    lines = {resources.place(name).line for name in ("ntasks", "ntasks-per-node", "cpus-per-task")}
+    lines -= {0, 1}  # the lines of options that the script does not have
+    reason = f"one task of {cpus} CPUs on each node replaces {tasks} tasks, because one process starts there"
+    draft.add(tuple(sorted(lines)), "mended", reason)

@@ -17,23 +17,26 @@ from sbatchgen.jobs.render import SECOND_PART
 from sbatchgen.lab.adopt.block import CLOSING
 from sbatchgen.lab.adopt.training import main_launch, split_chain
 
-_DEFAULT = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)  # the name and the default, as in ${NAME:-DEFAULT}
+# The name and the default in ${NAME:-DEFAULT} or ${NAME:=DEFAULT}.
+_DEFAULT_EXPANSION = re.compile(r"\$\{(\w+):?[-=](.+)\}", re.DOTALL)
 # Variables that Slurm, the cluster or the user usually sets. A default in the script then has no effect, and
 # must not replace the variable.
-_JOB_VARIABLES = re.compile(
+_OUTER_VARIABLE = re.compile(
     r"SLURM_.*|\w+_VISIBLE_DEVICES|(?:LD_LIBRARY_|PYTHON)?PATH|HOME|USER|TMPDIR|SCRATCH|HOSTNAME"
 )
 _SCRIPT_VARIABLES = frozenset(("CODE_DIR", "RUN_DIR"))  # variables that a rendered script assigns itself
-# Words that only bash knows, so that srun can't start them.
-_BASH_WORDS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "exec", "source", "trap"))
+# Builtins of bash, which srun can't start. So they are not a prefix of the training.
+_BASH_BUILTINS = frozenset((".", "alias", "builtin", "command", "coproc", "eval", "exec", "source", "trap"))
 # Commands that start no trainer, although `python` may be among their words.
 _NO_TRAINER_COMMANDS = HELPERS | CLOSING | {"enroot", "make", "mpiexec", "mpirun", "sbatch", "sudo", "xargs"}
 # The heads of the functions that prepare and start the training of a rendered script, such as
 # `environment() {`. The `exec` before the trainer belongs to a head, because `exec` outside of the function
 # would end the script.
 _CALLED_FUNCTION = re.compile(r"environment\(\) \{|train\(\) \{(?: #.*)?\n +exec ")
-_PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)  # a word that bash reads twice with the same result
-_PYTHON_STARTER = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")  # .../bin/python3.11
+# A word without quotes and expansions. `eval` reads it a second time with the same result.
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+# A program that starts a file of Python, such as /opt/conda/bin/python3.11.
+_PYTHON_STARTER = re.compile(r"(?:.*/)?(?:python[\d.]*|torchrun|accelerate|deepspeed)")
 
 
 class OptionalWord(NamedTuple):
@@ -49,13 +52,16 @@ class SimplifiedScript:
 
     script: JobScript
     defaults: dict[str, str]  # variable -> its default, which replaces the variable
-    optional_words: list[OptionalWord]  # the removed words of launches
+    optional_words: list[OptionalWord]  # the words of launches that the simple script lacks
     prefix_words: tuple[str, ...]  # the removed words before Python, such as `poetry run`; () without them
     new_names: dict[str, str]  # old name of a variable or of a positional parameter, such as "1" -> new name
 
 
 def simplify(script: JobScript) -> SimplifiedScript:
-    """Return a script with simpler statements that start the same programs."""
+    """Return a script with simpler statements that start the same programs.
+
+    The order of the steps matters: each step reads the script that the step before has simplified.
+    """
     script, new_names = _with_new_names(script)
     script, defaults = _with_defaults(script)
     script, optional_words = _without_optional_words(script)
@@ -80,9 +86,10 @@ class _Edit(NamedTuple):
 
 
 def without_functions(rendered: JobScript) -> JobScript:
-    """Return the lines of a rendered script before SECOND_PART, with the statements of its functions outside.
+    """Return the first part of a rendered script, without the heads of the functions environment and train.
 
-    `proof` can then read these statements like the statements of an old script. Lines keep their numbers.
+    Their statements are then outside of functions, as in an old script, with which `proof` compares them. The
+    part ends before SECOND_PART, and lines keep their numbers.
     """
     script = replace(rendered, text=rendered.text.rpartition(SECOND_PART)[0])
     edits = []
@@ -119,28 +126,29 @@ def _with_new_names(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     body = script.body
     functions = [node for node in body.source.nodes if node.kind == "function_definition"]
 
-    def is_old_parameter(name: str, at: int) -> bool:
+    def is_script_parameter(name: str, at: int) -> bool:
         # In a function, $1 is an argument of the function.
         return name.isdigit() and not any(function.start < at < function.end for function in functions)
 
-    parameters = [use.name for use in body.variable_uses if is_old_parameter(use.name, use.at)]
-    new_names = (
-        {} if _changes_parameters(script) else {name: f"ARG{name}" for name in parameters if name != "0"}
-    )
-    # Programs may read an exported variable by its name, so its name stays.
-    exported_names = {
+    new_names: dict[str, str] = {}
+    if not _changes_parameters(script):
+        for use in body.variable_uses:
+            if is_script_parameter(use.name, use.at) and use.name != "0":
+                new_names[use.name] = f"ARG{use.name}"
+    # The name of an exported variable stays, because programs may read the variable by its name. So does a
+    # name that a string of the script assigns, as in `bash -c`, because edits can't change this string.
+    fixed_names = {
         assignment.name
         for assignment in body.assignments
         if assignment.is_exported or assignment.source is not body.source
     }
-    new_names |= {
-        name: f"OLD_{name}" for name in _SCRIPT_VARIABLES & (script.assigned_names - exported_names)
-    }
+    for name in _SCRIPT_VARIABLES & (script.assigned_names - fixed_names):
+        new_names[name] = f"OLD_{name}"
     occurrences = [(assignment.at, assignment.name) for assignment in body.assignments]
     occurrences += [(script.text.index(use.name, use.at), use.name) for use in body.variable_uses]
     edits = {}  # by their offsets, because the same occurrence may be listed twice
     for at, name in occurrences:
-        if name in new_names and (not name.isdigit() or is_old_parameter(name, at)):
+        if name in new_names and (not name.isdigit() or is_script_parameter(name, at)):
             new_name = new_names[name]
             if script.text[at - 1] == "$":  # $1x becomes ${ARG1}x, because $ARG1x is another variable
                 new_name = f"{{{new_name}}}"
@@ -173,43 +181,50 @@ def _with_defaults(script: JobScript) -> tuple[JobScript, dict[str, str]]:
     """
     edits, defaults = {}, {}
     for piece, start, end, replacement in _default_expansions(script):
-        match = _DEFAULT.fullmatch(piece.text)
+        match = _DEFAULT_EXPANSION.fullmatch(piece.text)
         earlier_assignments = [
             assignment for assignment in script.body.assignments_of(piece.name) if assignment.end <= piece.at
         ]
         is_set = any(not assignment.context.in_branch for assignment in earlier_assignments)
-        if match and not is_set and not _JOB_VARIABLES.fullmatch(piece.name):
-            defaults[piece.name] = match[2].strip("\"'")
-            edits[start] = _Edit(start, end, replacement.format(match[2]))
+        if match and not is_set and not _OUTER_VARIABLE.fullmatch(piece.name):
+            default = match[2]
+            defaults[piece.name] = default.strip("\"'")
+            edits[start] = _Edit(start, end, replacement.format(default))
     return _edited(script, edits.values()), defaults
 
 
 def _default_expansions(script: JobScript) -> Iterator[_DefaultExpansion]:
     """Yield the expansions with a default in launches, assignments, and commands such as `: ${A:=1}`."""
+    yield from _expansions_in_words(script)
+    for command in script.body.commands:
+        if command.name != ":" or not command.context.is_top_level:
+            continue
+        expansion = command.words[-1].only_piece
+        if expansion is None or expansion.operator not in (":=", "="):
+            continue
+        # For `: ${NAME:=A B}`, the new text would be NAME=A B, with which bash starts B.
+        if expansion.is_quoted or " " not in expansion.text:
+            quotes = '"' * expansion.is_quoted
+            replacement = f"{expansion.name}={quotes}{{}}{quotes}"
+            yield _DefaultExpansion(expansion, command.at, command.end, replacement)
+
+
+def _expansions_in_words(script: JobScript) -> Iterator[_DefaultExpansion]:
+    """Yield the expansions with a default in launches and assignments, such as A=${B:-1}."""
     body = script.body
     # Each word, and the variable to which the script assigns it; "" for a word of a launch.
     names_and_words = [("", word) for launch in script.launches for word in launch.command.words]
     for assignment in body.assignments:
-        values = (assignment.word, *(assignment.items or ())) if assignment.context.is_top_level else ()
-        names_and_words += [(assignment.name, word) for word in values if word]
+        if assignment.context.is_top_level:
+            values = (assignment.word, *(assignment.items or ()))
+            names_and_words += [(assignment.name, word) for word in values if word]
     for name, word in names_and_words:
-        for piece in word.pieces if word.source is body.source else ():
+        if word.source is not body.source:  # a word of a string in the script, as in `bash -c`
+            continue
+        for piece in word.pieces:
             # := sets a variable for later lines, except in an assignment of the same variable: A=${A:=1}.
             if piece.operator in (":-", "-") or (piece.operator in (":=", "=") and piece.name == name):
                 yield _DefaultExpansion(piece, piece.at, piece.at + len(piece.text), "{}")
-    for command in body.commands:
-        expansion = (
-            command.words[-1].only_piece if command.name == ":" and command.context.is_top_level else None
-        )
-        # For `: ${NAME:=A B}`, the new text would be NAME=A B, with which bash starts B.
-        if (
-            expansion
-            and expansion.operator in (":=", "=")
-            and (expansion.is_quoted or " " not in expansion.text)
-        ):
-            quotes = '"' * expansion.is_quoted
-            replacement = f"{expansion.name}={quotes}{{}}{quotes}"
-            yield _DefaultExpansion(expansion, command.at, command.end, replacement)
 
 
 def _without_optional_words(script: JobScript) -> tuple[JobScript, list[OptionalWord]]:
@@ -218,46 +233,53 @@ def _without_optional_words(script: JobScript) -> tuple[JobScript, list[Optional
     An optional word is a variable that the script sets only under a condition, and to options. For example:
     `if ((SLURM_NNODES > 1)); then NET="--network=host"; fi; srun $NET python train.py`.
     """
-    body, optional_words = script.body, []
     launch_words = [word for launch in script.launches for word in _words_before_program(launch)]
-    for word in dict.fromkeys(launch_words):
-        piece = word.only_piece
-        if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
-            continue
-        assignments = [
-            assignment for assignment in body.assignments_of(piece.name) if assignment.at < word.at
-        ]
-        unconditional_values = [
-            assignment.items or (assignment.word and assignment.word.value)
-            for assignment in assignments
-            if assignment.context.is_top_level
-        ]
-        conditional = [assignment for assignment in assignments if not assignment.context.is_top_level]
-        # "$NAME" in quotes is a word even if it is empty.
-        is_always_a_word = piece.is_quoted and piece.subscript != "@"
-        if len(conditional) != 1 or any(unconditional_values) or is_always_a_word:
-            continue
-        (assignment,) = conditional
-        # If a test such as [ -z $NAME ] reads the variable before, the user may set it outside of the script.
-        is_tested = any(use.name == piece.name and use.at < assignment.at for use in body.variable_uses)
-        values = assignment.items or ([assignment.word] if assignment.word else [])
-        text = " ".join(map(body.text_of, values))
-        context = assignment.context
-        if text.startswith("-") and not is_tested and not context.in_loop and context.in_branch:
-            optional_words.append(OptionalWord(word, text))
+    options_by_word = {word: _optional_options(script, word) for word in launch_words}
+    optional_words = [OptionalWord(word, options) for word, options in options_by_word.items() if options]
     edits = (_blank(script, word.at, word.end) for word, _ in optional_words)
     return _edited(script, edits), optional_words
 
 
+def _optional_options(script: JobScript, word: Word) -> str:
+    """Return the options that a word stands for under a condition, such as "--network=host".
+
+    Returns "" for a word that is not optional.
+    """
+    body, piece = script.body, word.only_piece
+    if word.source is not body.source or piece is None or piece.kind != "variable" or piece.operator:
+        return ""
+    assignments = [assignment for assignment in body.assignments_of(piece.name) if assignment.at < word.at]
+    unconditional_values = [
+        assignment.items or (assignment.word and assignment.word.value)
+        for assignment in assignments
+        if assignment.context.is_top_level
+    ]
+    conditional = [assignment for assignment in assignments if not assignment.context.is_top_level]
+    # "$NAME" in quotes is a word even if it is empty.
+    is_always_a_word = piece.is_quoted and piece.subscript != "@"
+    if len(conditional) != 1 or any(unconditional_values) or is_always_a_word:
+        return ""
+    (assignment,) = conditional
+    # If a test such as [ -z $NAME ] reads the variable before, the user may set it outside of the script.
+    is_tested = any(use.name == piece.name and use.at < assignment.at for use in body.variable_uses)
+    values = assignment.items or ([assignment.word] if assignment.word else [])
+    text = " ".join(map(body.text_of, values))
+    has_condition = assignment.context.in_branch and not assignment.context.in_loop
+    return text if text.startswith("-") and has_condition and not is_tested else ""
+
+
 def _words_before_program(launch: Launch) -> Iterator[Word]:
-    """Yield the words of a launch before its program, such as srun and its options.
+    """Yield the words of a launch before its program or Python, such as srun and its options.
 
     A variable among these words may hold options.
     """
-    first, body = launch.program.words[0], launch.tools[0].body
+    program_word, body = launch.program.words[0], launch.tools[0].body
+    program_piece = program_word.only_piece
+    # A word such as $NET may be taken for the program only because its value is not known.
+    is_known = not (program_piece and program_piece.kind == "variable")
     for word in launch.command.words:
         expanded = body.expand(word)
-        is_program = first in expanded and not (first.only_piece and first.only_piece.kind == "variable")
+        is_program = program_word in expanded and is_known
         values = [body.value(expanded_word) or "" for expanded_word in expanded]
         if is_program or any(map(_PYTHON_STARTER.fullmatch, values)):
             return
@@ -273,13 +295,13 @@ def _without_eval(script: JobScript) -> JobScript:
     eval_commands = [
         command for command in body.commands if command.name == "eval" and len(command.words) > 2
     ]
-    eval_words = [
-        eval_word
-        for eval_word, *others in (command.words for command in eval_commands)
-        if eval_word.source is body.source
-        and all(_PLAIN_WORD.fullmatch(body.text_of(word)) for word in others)
-    ]
-    return _edited(script, (_blank(script, word.at, word.end) for word in eval_words))
+    edits = []
+    for command in eval_commands:
+        eval_word, *other_words = command.words
+        are_plain = all(_PLAIN_WORD.fullmatch(body.text_of(word)) for word in other_words)
+        if are_plain and eval_word.source is body.source:
+            edits.append(_blank(script, eval_word.at, eval_word.end))
+    return _edited(script, edits)
 
 
 def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
@@ -290,22 +312,23 @@ def _without_prefix(script: JobScript) -> tuple[JobScript, tuple[str, ...]]:
     """
     if main_launch(script):  # a launch is known, so no unknown program hides it
         return script, ()
-    body, launched = script.body, {launch.command: launch for launch in script.launches}
+    body, launch_by_command = script.body, {launch.command: launch for launch in script.launches}
     for command in reversed(body.commands):
-        launch = launched.get(command)
+        launch = launch_by_command.get(command)
         is_inner = command.is_test or command.context.in_substitution
         starts_no_trainer = is_inner or command.name in _NO_TRAINER_COMMANDS or not command.words
         if not command.context.is_top_level or (launch.is_helper if launch else starts_no_trainer):
             continue
-        first = launch.program.words[0] if launch else command.words[0]
+        program_word = launch.program.words[0] if launch else command.words[0]
         # Each word after expanding variables, and the word of the script that gives it.
         pairs = [(expanded, written) for written in command.words for expanded in body.expand(written)]
         # The index of the unknown program, after words such as `srun -n 4`.
-        begin = next((index for index, (expanded, _) in enumerate(pairs) if expanded == first), len(pairs))
+        indices = (index for index, (expanded, _) in enumerate(pairs) if expanded == program_word)
+        begin = next(indices, len(pairs))
         values = [body.value(expanded) or "" for expanded, _ in pairs[begin:]]
         # The prefix ends before Python. It is empty if the program is Python, or if no Python follows.
         length = next((index for index, value in enumerate(values) if _PYTHON_STARTER.fullmatch(value)), 0)
-        if not length or not all(values[:length]) or values[0] in _BASH_WORDS:
+        if not length or not all(values[:length]) or values[0] in _BASH_BUILTINS:
             continue
         start, end = pairs[begin][1].at, pairs[begin + length][1].at
         is_separate = start < end  # otherwise one variable holds the prefix and Python

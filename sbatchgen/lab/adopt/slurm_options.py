@@ -28,10 +28,11 @@ _GPU_REQUEST_KEYS = ("gres", "gpus_per_node", "gpus_per_task", "gpus")
 
 def adopt_options(draft: Draft) -> None:
     """Put the options of the directives into the job."""
-    script, effective = draft.script, options_of(draft.script)
-    uses_by_line = defaultdict[int, list[Option]](list)
-    for use in (use for use in script.option_uses if isinstance(use, Option)):
-        uses_by_line[use.line].append(use)
+    script, effective_options = draft.script, options_of(draft.script)
+    options_by_line = defaultdict[int, list[Option]](list)
+    for option in script.option_uses:
+        if isinstance(option, Option):
+            options_by_line[option.line].append(option)
     _lose_foreign_options(draft)
     for directive in script.sbatch.directives:
         if directive.component > 0:
@@ -39,11 +40,11 @@ def adopt_options(draft: Draft) -> None:
         elif directive.kind in _IGNORED_REASONS:
             draft.add((directive.line,), "dropped", _IGNORED_REASONS[directive.kind])
         elif directive.kind in READ_KINDS:
-            _adopt_directive(draft, directive.line, uses_by_line[directive.line], effective)
+            _adopt_directive(draft, directive.line, options_by_line[directive.line], effective_options)
     name = script.file.rpartition("/")[2]  # sbatch gives this name to a job without --job-name
     if "job_name" not in draft.options and "job-name" not in script.options and name != "<stdin>":
         with contextlib.suppress(ValueError):  # a name that no job can have
-            draft.options["job_name"] = _value("job_name", name)
+            draft.options["job_name"] = _job_value("job_name", name)
     _drop_repeated_gpus(draft)
     gpu_request = next(
         (key for key in GPU_OPTIONS if key in draft.options and key in _GPU_REQUEST_KEYS), None
@@ -57,8 +58,8 @@ def adopt_options(draft: Draft) -> None:
 def _lose_foreign_options(draft: Draft) -> None:
     """Note the options of other schedulers as lost."""
     script = draft.script
-    if other := script.other_scheduler:
-        draft.add(other.lines, "lost", f"an option of {other.name}: write it as #SBATCH")
+    if scheduler := script.other_scheduler:
+        draft.add(scheduler.lines, "lost", f"an option of {scheduler.name}: write it as #SBATCH")
     elif script.sbatch.has_foreign:
         for directive in script.sbatch.directives:
             if directive.kind in FOREIGN_KINDS:
@@ -70,8 +71,8 @@ def _drop_repeated_gpus(draft: Draft) -> None:
     resources, options = draft.script.resources, draft.options
     if "gres" not in options or "gpus_per_node" not in options:
         return
-    gpus = tuple(("gpu", *pair) for pair in resources.gpus_per_node or ())
-    if gpus and gpus == resources.gres:
+    gpus_as_gres = tuple(("gpu", *pair) for pair in resources.gpus_per_node or ())
+    if gpus_as_gres and gpus_as_gres == resources.gres:
         del options["gpus_per_node"]
         draft.changed_options.add("gpus-per-node")
         line = resources.place("gpus-per-node").line
@@ -90,31 +91,34 @@ def options_of(script: JobScript) -> dict[str, Option]:
     return options
 
 
-def _adopt_directive(draft: Draft, number: int, uses: list[Option], effective: Mapping[str, Option]) -> None:
-    """Convert the options of a directive, which is on the line `number`.
+def _adopt_directive(
+    draft: Draft, line: int, options: list[Option], effective_options: Mapping[str, Option]
+) -> None:
+    """Convert the options of the directive on a line.
 
-    `effective` holds the options of `options_of`, because a later directive may repeat an option.
+    A later directive may repeat an option. Then only the option in `effective_options`, the result of
+    `options_of`, goes into the job.
     """
-    line = (number,)
-    if not uses:
-        draft.add(line, "dropped", "it requests nothing")
-    for use in uses:
-        counting = effective[use.name]
-        if counting.word == use.word:
-            _adopt_option(draft, counting)
-        elif use.name == "mail-type":
-            what = f"mail_type: {counting.value}; from Slurm 25.05 on, only the last line counts"
-            draft.add(line, "mended", what)
+    lines = (line,)
+    if not options:
+        draft.add(lines, "dropped", "it requests nothing")
+    for option in options:
+        effective = effective_options[option.name]
+        if effective.word == option.word:
+            _adopt_option(draft, effective)
+        elif option.name == "mail-type":
+            reason = f"mail_type: {effective.value}; from Slurm 25.05 on, only the last line counts"
+            draft.add(lines, "mended", reason)
         else:
-            draft.add(line, "dropped", f"--{use.name} of line {counting.line} counts")
+            draft.add(lines, "dropped", f"--{option.name} of line {effective.line} counts")
 
 
-def _adopt_option(draft: Draft, use: Option) -> None:
+def _adopt_option(draft: Draft, option: Option) -> None:
     """Put an option into the job, with the value that Slurm reads."""
-    name, key, lines = use.name, use.name.replace("-", "_"), (use.line,)
-    text = "true" if use.value is None else use.value
+    name, key, lines = option.name, option.name.replace("-", "_"), (option.line,)
+    text = "true" if option.value is None else option.value
     if name in ("requeue", "no-requeue"):
-        key, text = "requeue", use.value or str(name == "requeue").lower()
+        key, text = "requeue", option.value or str(name == "requeue").lower()
     elif name.startswith("container-"):
         draft.changed_options.add(name)
         draft.add(lines, "lost", f"--{name} puts the whole script into the container: give it to srun")
@@ -130,12 +134,12 @@ def _adopt_option(draft: Draft, use: Option) -> None:
         draft.add(lines, "understood", "options", name)
         return
     try:
-        draft.options[key] = _value(key, text)
+        draft.options[key] = _job_value(key, text)
     except ValueError as error:
         draft.changed_options.add(name)
-        if key in ("output", "error") and use.value:
-            what = f"left out: {error}. To Slurm it is a folder of that name; the log goes to the default"
-            draft.add(lines, "mended", what)
+        if key in ("output", "error") and option.value:
+            reason = f"left out: {error}, so the log goes to its default place"
+            draft.add(lines, "mended", reason)
         else:
             draft.add(lines, "lost", str(error))
         return
@@ -143,15 +147,15 @@ def _adopt_option(draft: Draft, use: Option) -> None:
         draft.add(lines, "understood", "options", key)
 
 
-def _value(key: str, text: str) -> Any:
-    """Return the value of an option in a job; raise ValueError if no job can have the value."""
+def _job_value(key: str, text: str) -> Any:
+    """Return the value that a job has for an option; raise ValueError if no job can have the value."""
     if key in ("time", "time_min") and (limit := minutes(text)) is not None:
         if limit in (0, INFINITE):
-            raise ValueError("no time limit: a job here needs one, as time: 7-00:00:00")
+            raise ValueError("no time limit: a job needs one, such as time: 7-00:00:00")
         return str(Duration(60 * limit))
-    if key == "nodes" and len({*text.split("-")}) == 1:  # such as 2-2, a range of one
+    if key == "nodes" and len({*text.split("-")}) == 1:  # a range of one number, such as 2-2
         text = text.partition("-")[0]
     if key in ("output", "error") and "$" in text:
-        raise ValueError("Slurm expands no variables in directives")
+        raise ValueError("Slurm does not expand variables in directives")
     value = parse_scalar(text, key_type(f"options.{key}"))
     return value if isinstance(value, bool) or type(value) is int else str(value)
