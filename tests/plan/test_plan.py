@@ -510,7 +510,7 @@ def test_a_loop_whose_trace_is_too_large_has_no_end_either(tmp_path: Path) -> No
 def test_a_script_of_another_language_is_refused(tmp_path: Path) -> None:
     from sbatchgen.base.errors import DocumentError
 
-    with pytest.raises(DocumentError, match="script of python3: plan reads bash scripts only"):
+    with pytest.raises(DocumentError, match="script of python3: plan reads only bash scripts"):
         planned("#!/usr/bin/env python3\nprint()\n", tmp_path)
 
 

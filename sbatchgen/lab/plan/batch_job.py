@@ -21,7 +21,8 @@ _MAX_TASKS = 1 << 17
 _MAX_GPUS = 1024  # GPUs of each node
 # Variables that are 0 in the batch script, because it runs as the first task on the first node.
 _ZERO_VARIABLES = ("SLURM_GTIDS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_PRIO_PROCESS", "SLURM_PROCID")
-_NEW_JOBS = "23.02"  # the first release that gives a job CPUs and variables as 26.05 does; before, as 22.05
+# The first release that gives a job CPUs and variables as 26.05 does. Older releases do it as 22.05 does.
+_NEW_JOBS = "23.02"
 # The first release in which SLURM_TASKS_PER_NODE has the tasks of each node, not --ntasks-per-node.
 _TASK_COUNT_RELEASE = "24.05"
 
@@ -34,7 +35,7 @@ class Grant:
     tasks: tuple[int, ...]  # the number of tasks that each node may run
     cpus: tuple[int, ...]  # the CPUs of each node
     gpus: tuple[int, ...]  # the GPUs of each node
-    # The GPUs that the job asks for on each node. A step sees only these, even if the job has whole nodes.
+    # the GPUs that the job asks for on each node; a step sees only these, even if the job has whole nodes
     asked_gpus: tuple[int, ...]
     environment: dict[str, str]  # the variables of the batch script, on the first node
 
@@ -48,33 +49,35 @@ def grant_of(script: JobScript, *, nodes: int | None = None, user: str, uid: int
         DocumentError: The script asks for more than a plan can show.
     """
     resources = script.resources
-    count = nodes or resources.nodes
-    # With --ntasks-per-node, the number of tasks grows with `nodes`.
+    node_count = nodes or resources.nodes
+    # With --ntasks-per-node, the number of tasks grows with `nodes`, and --ntasks does not count.
     is_scaled = bool(nodes and resources.ntasks_per_node)
-    if not is_scaled:
-        count = min(count, resources.ntasks or count)  # Slurm gives a job no more nodes than tasks
-    count = max(count, 1)
-    _refuse_above("nodes", count, _MAX_NODES)
-    digits = len(str(count))
-    names = tuple(f"node{number:0{digits}}" for number in range(1, count + 1))
-    total = None if is_scaled else resources.ntasks
+    if not is_scaled:  # Slurm gives a job no more nodes than tasks
+        node_count = min(node_count, resources.ntasks or node_count)
+    node_count = max(node_count, 1)
+    _refuse_above("nodes", node_count, _MAX_NODES)
+    digits = len(str(node_count))
+    names = tuple(f"node{number:0{digits}}" for number in range(1, node_count + 1))
+    total_tasks = None if is_scaled else resources.ntasks
     per_node = resources.ntasks_per_node
-    tasks: tuple[int, ...] | None = (per_node,) * count if per_node else None
-    if total:
-        tasks = _tasks_of_nodes(script, total, count)
-    asked_gpus = _gpus_of_nodes(script, count, tasks)
-    node_gpus = max(_node_counts(script, "gpus_per_node"))
-    gpus = tuple(max(number, node_gpus) for number in asked_gpus) if script.has_own_nodes else asked_gpus
+    tasks: tuple[int, ...] | None = (per_node,) * node_count if per_node else None
+    if total_tasks:
+        tasks = _tasks_of_nodes(script, total_tasks, node_count)
+    asked_gpus = _gpus_of_nodes(script, node_count, tasks)
+    gpus = asked_gpus
+    if script.has_own_nodes:
+        node_gpus = max(_node_counts(script, "gpus_per_node"))
+        gpus = tuple(max(count, node_gpus) for count in asked_gpus)
     _refuse_above("GPUs on a node", max(gpus), _MAX_GPUS)
     if (per_gpu := resources.ntasks_per_gpu) and tasks is None:
-        tasks = tuple(per_gpu * number for number in gpus)
-        total = sum(tasks)
+        tasks = tuple(per_gpu * count for count in gpus)
+        total_tasks = sum(tasks)
     cpus = _cpus_of_nodes(script, gpus, tasks)
-    tasks = tasks or tuple(number // (resources.cpus_per_task or 1) for number in cpus)
+    tasks = tasks or tuple(count // (resources.cpus_per_task or 1) for count in cpus)
     _refuse_above("tasks", sum(tasks), _MAX_TASKS)
     grant = Grant(nodes=names, tasks=tasks, cpus=cpus, gpus=gpus, asked_gpus=asked_gpus, environment={})
     variables = _job_variables(script, grant, user, uid, gid)
-    variables |= _task_variables(resources, total or sum(tasks), script.release)
+    variables |= _task_variables(resources, total_tasks or sum(tasks), script.release)
     variables |= _gpu_variables(resources, gpus[0]) | _array_variables(script)
     return replace(grant, environment=variables)
 
@@ -87,7 +90,7 @@ def _tasks_of_nodes(script: JobScript, total: int, nodes: int) -> tuple[int, ...
     resources = script.resources
     if resources.ntasks_per_node or script.has_own_nodes:
         share, rest = divmod(total, nodes)
-        return tuple(share + (number < rest) for number in range(nodes))
+        return tuple(share + (index < rest) for index in range(nodes))  # the first nodes have one task more
     # Slurm may start a job with several partitions in any of them, so the smallest nodes count.
     cpus = min(filter(None, _node_counts(script, "cpus_per_node")), default=0)
     most_tasks = cpus // (resources.cpus_per_task or 1)
@@ -102,7 +105,7 @@ def _gpus_of_nodes(script: JobScript, nodes: int, tasks: tuple[int, ...] | None)
     resources, node_gpus = script.resources, max(_node_counts(script, "gpus_per_node"))
     total, per_task = resources.gpus_in_all, sum(count for _, count in resources.gpus_per_task or ())
     if resources.gpu_option == "gpus-per-task" and per_task and tasks:
-        return tuple(per_task * number for number in tasks)
+        return tuple(per_task * count for count in tasks)
     if resources.gpu_option != "gpus" or resources.gpus_per_node:
         return (resources.gpu_count,) * nodes
     if resources.splits_gpus([node_gpus] if node_gpus else (), whole_nodes=script.has_own_nodes):
@@ -120,23 +123,25 @@ def _cpus_of_nodes(
     """
     resources, nodes = script.resources, len(gpus)
     per_task = resources.cpus_per_task or 1
-    least_cpus = [_least_cpus(resources, script, number) for number in gpus]
+    least_cpus = [_least_cpus(resources, script, count) for count in gpus]
     if resources.cpus_per_gpu and script.release >= _NEW_JOBS:
         least_cpus = [max(least_cpus)] * nodes  # all nodes get the CPUs of the node with the most GPUs
-    # Slurm reserves CPUs for --ntasks-per-node tasks on each of several nodes, even if fewer tasks run there.
+    # If a job has several nodes, Slurm reserves CPUs for --ntasks-per-node tasks on each node, even if fewer
+    # tasks run there.
     least_tasks = (resources.ntasks_per_node or 1) if nodes > 1 else 1
     node_tasks = tasks or (1,) * nodes
-    task_cpus = [max(number, least_tasks) * per_task for number in node_tasks]
+    task_cpus = [max(count, least_tasks) * per_task for count in node_tasks]
     return tuple(map(max, least_cpus, task_cpus))
 
 
 def _refuse_above(unit: str, number: int, limit: int) -> None:
+    """Raise DocumentError if a number of nodes, GPUs or tasks is above its limit."""
     if number > limit:
         raise DocumentError.of(f"plan shows at most {limit} {unit}", fix="plan the job with fewer")
 
 
 def _node_counts(script: JobScript, key: str) -> list[int]:
-    """Return the value of a key such as cpus_per_node in each partition of the script, and 0."""
+    """Return 0, and the value of a key such as cpus_per_node in each partition that the script names."""
     return [0, *(int(getattr(partition, key) or 0) for partition in script.partitions.values())]
 
 
@@ -150,7 +155,9 @@ def _least_cpus(resources: ResourceRequest, script: JobScript, gpus: int) -> int
 def _job_variables(script: JobScript, grant: Grant, user: str, uid: int, gid: int) -> dict[str, str]:
     """Return the variables about the job, its nodes and its user."""
     resources = script.resources
-    per_node = resources.ntasks_per_node if script.release < _TASK_COUNT_RELEASE else None
+    node_tasks = grant.tasks
+    if resources.ntasks_per_node and script.release < _TASK_COUNT_RELEASE:
+        node_tasks = (resources.ntasks_per_node,) * len(grant.nodes)
     variables = {
         "ENVIRONMENT": "BATCH",
         **dict.fromkeys(("HOSTNAME", "SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR"), grant.nodes[0]),
@@ -168,7 +175,7 @@ def _job_variables(script: JobScript, grant: Grant, user: str, uid: int, gid: in
         "SLURM_JOB_UID": str(uid),
         "SLURM_JOB_USER": user,
         "SLURM_SUBMIT_HOST": "login",
-        "SLURM_TASKS_PER_NODE": counts_text((per_node,) * len(grant.nodes) if per_node else grant.tasks),
+        "SLURM_TASKS_PER_NODE": counts_text(node_tasks),
         "SLURM_TASK_PID": "2",
         "SLURM_TOPOLOGY_ADDR_PATTERN": "node",
         "TMPDIR": "/tmp",  # noqa: S108 - on the node
@@ -253,5 +260,5 @@ def _array_variables(script: JobScript) -> dict[str, str]:
 
 
 def _amounts_text(amounts: Amounts) -> str:
-    """Return amounts as Slurm writes them, such as a100:2 or 2."""
-    return ",".join(f"{kind}:{count}" if kind else str(count) for kind, count in amounts)
+    """Return numbers of GPUs with their types as Slurm writes them, such as a100:2 or 2."""
+    return ",".join(f"{gpu_type}:{count}" if gpu_type else str(count) for gpu_type, count in amounts)

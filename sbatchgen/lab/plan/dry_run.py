@@ -26,17 +26,18 @@ from sbatchgen.lab.plan.batch_job import Grant
 from sbatchgen.lab.plan.missing import (
     Need,
     NeedKey,
+    StartedProgram,
     TracedCommand,
     empty_test_line,
     expected_needs,
-    false_test,
-    false_tests_of_subshells,
     first_needs,
     function_spans,
     functions_of,
     missing_log_folders,
     missing_paths,
     missing_programs,
+    need_of_false_test,
+    needs_of_subshells,
     read_trace,
     tested_variable,
 )
@@ -67,18 +68,18 @@ PROCESSES = 1000  # processes that all runs together may start
 STARTS_PER_RUN = 400  # processes that a single run may start, so that another run can follow
 COMMANDS = 20_000  # commands of bash that a run may run
 MAX_SECONDS = 300.0  # seconds that all runs together may take
-_CPU_LIMIT_S = 2.5  # seconds of CPU time without a new program; then the sandbox ends the run
-_IDLE_LIMIT_S = 1.5  # seconds in which no program computes; then the sandbox ends the run
+_CPU_LIMIT_S = 2.5  # seconds of CPU time without a new program, after which the sandbox ends the run
+_IDLE_LIMIT_S = 1.5  # seconds in which no program computes, after which the sandbox ends the run
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MIN_PROCESSES = 50  # if the budget has fewer processes, no other run starts
 _MACHINE_VARIABLES = frozenset(("HOSTNAME", "OSTYPE", "MACHTYPE", "HOSTTYPE"))  # bash sets these itself
 # Variables such as CUDA_HOME. Modules and environments set them, so the plan does not ask the user for them.
 _SOFTWARE_VARIABLE = re.compile(r"CONDA_\w+|VIRTUAL_ENV|CUDA\w*|EBROOT\w*|XDG_\w+|\w*(?:PATH|_HOME|_ROOT)")
-# A line of rendered scripts with several programs. The function comes from the template programs.sh.j2.
+# A line of rendered scripts for jobs with several programs. It comes from the template programs.sh.j2.
 _PROGRAMS_FUNCTION = "\nrun_programs() {\n"
 _PRELUDE_MESSAGE = ": readonly function"  # bash's message if a script replaces a function of prelude.sh
-_PATHLESS_KINDS = ("arguments", "variable")  # kinds of needs whose names are not paths
-_POSITIONAL = re.compile(r"[1-9]\d?|[@*#]")  # the name in $1, $@, $* or $#: the script's arguments
+_KINDS_WITHOUT_PATH = ("arguments", "variable")  # kinds of needs whose names are not paths
+_ARGUMENT_NAME = re.compile(r"[1-9]\d?|[@*#]")  # the name in $1, $@, $* or $#: the script's arguments
 
 
 class RunBudget(NamedTuple):
@@ -94,16 +95,15 @@ class RunBudget(NamedTuple):
 
     def limits(self) -> BoxLimits:
         """Return the limits of the next run."""
-        processes = min(self.processes, STARTS_PER_RUN)
         return BoxLimits(
             cpu=_CPU_LIMIT_S,
             background=self.seconds,
             seconds=self.seconds,
             idle=_IDLE_LIMIT_S,
-            started=processes,
+            started=min(self.processes, STARTS_PER_RUN),
         )
 
-    def after(self, run_result: RunResult) -> RunBudget:
+    def remaining_after(self, run_result: RunResult) -> RunBudget:
         """Return the budget that remains after a run."""
         return RunBudget(self.processes - run_result.process_count, self.seconds - run_result.seconds)
 
@@ -134,7 +134,7 @@ class DryRun:
     inputs: DryRunInputs = field(default_factory=DryRunInputs)
     # by path: the reason why the script could not see a folder of this machine, or only parts of it
     not_shown: Mapping[str, str] = field(default_factory=dict)
-    steps_not_shown: int = 0  # the least number of further steps, if the script reached its limit
+    steps_not_shown: int = 0  # if the script reached its limit: at least so many steps would follow
     runs: int = 1  # the number of runs that the dry run took
     budget: RunBudget = field(default_factory=RunBudget)  # processes and seconds that are left
     # a second dry run in which each program fails; None if the job's exit status shows such failures anyway
@@ -181,10 +181,10 @@ def dry_run(
     max_runs: int = _MAX_RUNS,
     budget: RunBudget | None = None,
 ) -> DryRun:
-    """Run a script at most `max_runs` times on nodes that do not exist, as if submitted in `folder`.
+    """Run a script at most `max_runs` times in the sandbox, as if a user had submitted it in `folder`.
 
-    The script sees its own folder and the `extra_folders`. The folder `home` is empty in the sandbox. All
-    runs together have the limits of `budget`.
+    The job has the nodes of `grant`, which do not exist. The script sees its own folder and the
+    `extra_folders`. The folder `home` is empty in the sandbox. All runs together have the limits of `budget`.
 
     Raises:
         NoSandboxError: This machine allows no sandbox.
@@ -219,9 +219,10 @@ class _Attempt(NamedTuple):
 def _run_until_complete(
     script: JobScript, grant: Grant, environment: Mapping[str, str], first: _Attempt, max_runs: int
 ) -> DryRun:
-    """Run a script until nothing is missing, then once more with each step on the nodes of Slurm's choice.
+    """Run a script until nothing is missing, and then once more with each step on the nodes that it gets.
 
-    Until then, each step runs on the first nodes of the job. If Slurm chooses these, there is no last run.
+    In the first runs, each step has the first nodes of the job. If Slurm would give the steps the same nodes,
+    the last run is left out.
     """
     bin_folders = [path for folder in first.visible.chosen_folders for path in installed.bin_folders(folder)]
     foreseen = _foreseen_needs(script, first.inputs, first.box.folder) if max_runs > 1 else {}
@@ -236,21 +237,21 @@ def _run_until_complete(
         if box != attempt.box and run_count < max_runs:
             attempt = attempt._replace(box=box)  # some programs of environments ran without their stand-ins
             continue
-        attempt = attempt._replace(budget=attempt.budget.after(last_run.result))
-        # A script at its limit of time may wait for a missing file, whose stand-in then ends the loop.
-        may_complete = last_run.result.limit in ("", "time") and run_count < max_runs
-        if not may_complete or attempt.budget.is_used_up:
+        attempt = attempt._replace(budget=attempt.budget.remaining_after(last_run.result))
+        # A script at its limit of time may wait in a loop for a missing file. A stand-in then ends the loop.
+        may_continue = last_run.result.limit in ("", "time") and run_count < max_runs
+        if not may_continue or attempt.budget.is_used_up:
             break
-        if (following := _next_attempt(attempt, last_run)) is None:
+        if (next_attempt := _next_attempt(attempt, last_run)) is None:
             break
-        attempt = following
+        attempt = next_attempt
     placed_steps = placements(last_run.starts, grant, script.release, knows_cpus=knows_cpus(script))
     if placed_steps and not (last_run.result.limit or attempt.budget.is_used_up):
         job = marshal.dumps(facts_of_steps(script, grant) | {"placements": placed_steps})
         files = {**attempt.box.files, f"{PLAN_FOLDER}/job": (job, 0o644)}
         attempt = attempt._replace(box=attempt.box._replace(files=files))
         last_run = _run_once(script, grant, environment, attempt)
-        attempt = attempt._replace(budget=attempt.budget.after(last_run.result))
+        attempt = attempt._replace(budget=attempt.budget.remaining_after(last_run.result))
         run_count += 1
     needs = tuple(sorted(_used_needs(attempt, last_run, foreseen), key=lambda need: need.line))
     return replace(last_run, needed=needs, inputs=attempt.inputs, runs=run_count, budget=attempt.budget)
@@ -271,12 +272,12 @@ def _next_attempt(attempt: _Attempt, last_run: DryRun) -> _Attempt | None:
     new = {key: need for key, need in needs.items() if key not in attempt.needed}
     if not new:
         return None
-    paths = [_absolute(name, attempt.box.folder) for kind, name in new if kind not in _PATHLESS_KINDS]
+    paths = [_absolute(name, attempt.box.folder) for kind, name in new if kind not in _KINDS_WITHOUT_PATH]
     visible = attempt.visible.with_paths(paths)
     if visible != attempt.visible:  # this machine has some of these paths, so they need no stand-ins
-        new = {
-            key: need for key, need in new.items() if need.kind in _PATHLESS_KINDS or not path_of(need.name)
-        }
+        for key, need in [*new.items()]:
+            if need.kind not in _KINDS_WITHOUT_PATH and path_of(need.name):
+                del new[key]
     inputs = _with_stand_ins(attempt.inputs, new.values())
     return attempt._replace(visible=visible, needed={**attempt.needed, **new}, inputs=inputs)
 
@@ -287,23 +288,28 @@ def _used_needs(attempt: _Attempt, last_run: DryRun, foreseen: Iterable[NeedKey]
     `foreseen` has the keys of needs that come from the script's text alone. The run used such a need if one
     of its commands has the name of the file.
     """
-    traced = {entry.line for entry in last_run.trace}
-    commands_run = "\n".join(entry.command for entry in last_run.trace)
-    unused = {key for key in foreseen if f"/{Path(key[1]).name}" not in commands_run}
+    traced_text = "\n".join(command.text for command in last_run.trace)
+    unused = {(kind, name) for kind, name in foreseen if f"/{Path(name).name}" not in traced_text}
     needed = {
         key: need
         for key, need in attempt.needed.items()
         if key not in unused
         # A path that exists here is not a need, even if the sandbox hides the path.
-        and (need.kind in _PATHLESS_KINDS or not path_of(_absolute(need.name, attempt.box.folder)))
+        and (need.kind in _KINDS_WITHOUT_PATH or not path_of(_absolute(need.name, attempt.box.folder)))
     }
-    # The trace has only one line of a command that spans several lines.
-    spans = [range(command.line, command.end_line + 1) for command in last_run.script.body.commands]
-    reached = {line for span in spans if not traced.isdisjoint(span) for line in span}
-    for need in unset_needs(last_run, attempt.inputs) if last_run.steps else ():
-        if need.line in reached | traced:
-            needed.setdefault(need.key, need)
+    if last_run.steps:
+        lines = _lines_that_ran(last_run)
+        for need in unset_needs(last_run, attempt.inputs):
+            if need.line in lines:
+                needed.setdefault(need.key, need)
     return needed.values()
+
+
+def _lines_that_ran(last_run: DryRun) -> set[int]:
+    """Return the lines of the commands that ran. The trace has only one line of each command."""
+    lines = {command.line for command in last_run.trace}
+    spans = [range(command.line, command.end_line + 1) for command in last_run.script.body.commands]
+    return lines.union(*(span for span in spans if not lines.isdisjoint(span)))
 
 
 def _run_once(script: JobScript, grant: Grant, environment: Mapping[str, str], attempt: _Attempt) -> DryRun:
@@ -320,12 +326,12 @@ def _run_once(script: JobScript, grant: Grant, environment: Mapping[str, str], a
     elif ")T" in script.text:
         batch_environment["__plan_tells_time"] = "1"  # prelude.sh lets printf '%(...)T' print a fixed time
     folder = attempt.box.folder
+    # A name such as data/*.tar stands for any name, so the file gets the name data/1.tar.
     input_files = {_absolute(name.replace("*", "1"), folder): data for name, data in inputs.files.items()}
     files: dict[str, tuple[bytes, int] | str | None] = {}
     files |= {name: None if name[-1:] == "/" else (data, 0o755) for name, data in input_files.items()}
     files |= attempt.box.files
-    limits_text = f"{limits.started} {COMMANDS}\n"  # prelude.sh reads the limits
-    files[f"{PLAN_FOLDER}/most"] = limits_text.encode(), 0o644
+    files[f"{PLAN_FOLDER}/most"] = f"{limits.started} {COMMANDS}\n".encode(), 0o644  # limits for prelude.sh
     files[f"{PLAN_FOLDER}/clock"] = None
     argv = ["/bin/bash", *shebang_flags(script), SCRIPT, *inputs.arguments]
     with ExitStack() as layers:
@@ -334,7 +340,7 @@ def _run_once(script: JobScript, grant: Grant, environment: Mapping[str, str], a
         result, not_shown = attempt.visible.run(
             lambda shown: (run(argv, batch_environment, shown.in_box(box)), shown.not_shown)
         )
-    # The names of records begin with their number, so the sorted records are in the order of the starts.
+    # The name of a record begins with its number, so the sorted records are in the order of the starts.
     records = [text for name, text in sorted(result.files.items()) if name[0].isdigit()]
     starts = tuple(start for text in records if (start := read_record(text)))
     started_steps = tuple(steps(starts, grant, batch_environment))
@@ -346,9 +352,10 @@ def _run_once(script: JobScript, grant: Grant, environment: Mapping[str, str], a
 
 def shebang_flags(script: JobScript) -> list[str]:
     """Return -e and -u if the script's #! line has them: these flags decide which commands run."""
-    # A group such as -xeu. A group with o is skipped, because the word after -o names a further option.
-    groups = [flag for flag in script.body.flags.split()[:1] if re.fullmatch(r"-[A-Za-np-z]+", flag)]
-    return [f"-{letter}" for letter in "eu" if groups and letter in groups[0]]
+    # A word such as -xeu. A word with o is skipped, because the word after -o names a further option.
+    first_flag = next(iter(script.body.flags.split()), "")
+    is_read = re.fullmatch(r"-[A-Za-np-z]+", first_flag)
+    return [f"-{letter}" for letter in "eu" if is_read and letter in first_flag]
 
 
 def _absolute(name: str, folder: str) -> str:
@@ -362,19 +369,19 @@ def _needs_of_run(last_run: DryRun, inputs: DryRunInputs) -> list[Need]:
     """
     err = last_run.result.files.get("err", "")
     programs = [
-        (process.argv[0], process.cwd, step.line)
+        StartedProgram(process.argv[0], process.cwd, step.line)
         for step in last_run.steps
         for process in step.processes
         if not process.container
     ]
     missing = [*missing_paths(err.replace(SCRIPT, "script"), last_run.trace), *missing_programs(programs)]
+    functions = functions_of(last_run.script.body)
     if _PROGRAMS_FUNCTION in last_run.script.text:
-        missing += false_tests_of_subshells(last_run.trace, functions_of(last_run.script.body))
+        missing += needs_of_subshells(last_run.trace, functions)
     missing = [need for need in missing if need.name not in inputs.files]
     if last_run.steps and last_run.result.status == 0:
         return missing  # the run succeeded, so its other false tests do not matter
-    functions = functions_of(last_run.script.body)
-    if not last_run.result.limit and (need := false_test(last_run.trace, functions)):
+    if not last_run.result.limit and (need := need_of_false_test(last_run.trace, functions)):
         missing.append(need)
     return missing or [*unset_needs(last_run, inputs)] or [*_empty_variables(last_run, inputs)]
 
@@ -383,34 +390,29 @@ def unset_needs(last_run: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     """Yield the arguments and variables that a script uses and that no user gave."""
     body, err = last_run.script.body, last_run.result.files.get("err", "")
     spans = function_spans(body)
-    positional = [
+    argument_uses = [
         use
         for use in body.variable_uses
-        if _POSITIONAL.fullmatch(use.name)
+        if _ARGUMENT_NAME.fullmatch(use.name)
         and (use.operator[:1] not in (*"-=+", ":") or use.operator[:2] == ":?")  # not ${1:-default}
         and not any(start <= use.at < end for start, end in spans)  # $1 of a function is not an argument
     ]
-    count = max([1, *(int(use.name) for use in positional if use.name.isdecimal())])
-    if positional and not inputs.arguments and "set -- " not in last_run.script.text:
-        yield Need("arguments", str(min(count, 30)), positional[0].line)
-    options = last_run.script.named("getopts")
-    if options and not (positional or inputs.arguments or last_run.steps):
-        yield Need("arguments", "1", options[0].line)
-    optional = {use.name for use in body.variable_uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
+    count = max([1, *(int(use.name) for use in argument_uses if use.name.isdecimal())])
+    if argument_uses and not inputs.arguments and "set -- " not in last_run.script.text:
+        yield Need("arguments", str(min(count, 30)), argument_uses[0].line)
+    getopts = last_run.script.named("getopts")
+    if getopts and not (argument_uses or inputs.arguments or last_run.steps):
+        yield Need("arguments", "1", getopts[0].line)
+    known_names = EnvName.BASH | _MACHINE_VARIABLES | {*last_run.batch_environment, *inputs.variables}
+    # A variable with a default, as in ${NAME:-default}, needs no value of the user.
+    known_names |= {use.name for use in body.variable_uses if use.operator.lstrip(":")[:1] in ("-", "=", "+")}
     text = last_run.script.text
-    known = (
-        EnvName.BASH
-        | last_run.batch_environment.keys()
-        | inputs.variables.keys()
-        | _MACHINE_VARIABLES
-        | optional
-    )
-    for use in last_run.script.first_uses(lambda name: name.isidentifier() and name not in known):
+    for use in last_run.script.first_uses(lambda name: name.isidentifier() and name not in known_names):
         if "!" not in use.operator and not _SOFTWARE_VARIABLE.fullmatch(use.name) and text[use.at] == "$":
             yield Need("variable", use.name, use.line)
-    for match in re.finditer(r": line (\d+): (\w+): ", err):  # messages of ${NAME:?message} and of nounset
-        if match[2].isidentifier() and match[2] not in known and re.search(rf"\$\{{?{match[2]}", text):
-            yield Need("variable", match[2], number_of(match[1]))
+    for line, name in re.findall(r": line (\d+): (\w+): ", err):  # messages of ${NAME:?message} and nounset
+        if name.isidentifier() and name not in known_names and re.search(rf"\$\{{?{name}", text):
+            yield Need("variable", name, number_of(line))
 
 
 def _empty_variables(last_run: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
@@ -421,12 +423,11 @@ def _empty_variables(last_run: DryRun, inputs: DryRunInputs) -> Iterator[Need]:
     if name and name not in last_run.batch_environment and name not in inputs.variables:
         yield Need("variable", name, line)
     line = empty_test_line(last_run.trace, functions)
-    for name in dict.fromkeys(
-        use.name for use in body.variable_uses if use.line == line and use.name.isidentifier()
-    ):
-        assignments = [part.source.text[part.at : part.end] for part in body.assignments if part.name == name]
+    names = [use.name for use in body.variable_uses if use.line == line and use.name.isidentifier()]
+    for name in dict.fromkeys(names):
+        assignments = [part.source.text[part.at : part.end] for part in body.assignments_of(name)]
         is_given = name in last_run.batch_environment or name in inputs.variables
-        # Each assignment such as NAME=${NAME:-} only keeps a value that the user may give.
+        # An assignment such as NAME=${NAME:-} only keeps a value that the user may give.
         only_keeps_value = all(f"${{{name}" in text for text in assignments)
         if not is_given and only_keeps_value:
             yield Need("variable", name, line)

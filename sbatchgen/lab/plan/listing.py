@@ -1,7 +1,8 @@
 """Writes a plan as text, for `sbatchgen plan`: its steps, and the processes of each step.
 
-Processes that differ only by their rank share a row, and similar steps share a text. The module writes this
-text as lists of words, because it compares steps word by word. `as_text` joins the words into lines.
+Processes that differ only by their rank share a paragraph, and similar steps share all paragraphs. A
+paragraph is a list of words, because the module compares steps word by word. `as_text` joins the words into
+lines.
 """
 
 from __future__ import annotations
@@ -21,12 +22,11 @@ _WIDTH = 110  # characters of a line
 _MIN_SIMILAR_STEPS = 3  # fewer similar steps do not share a text
 _MAX_DIFFERENT_WORDS = 4  # words in which similar steps may differ
 _LISTED_NODES = 6  # nodes whose numbers of GPUs are listed
-# If at least this many words of an `env:` paragraph come again in the next one, "as above" stands for them.
-# The word "env:" counts.
-_MIN_REPEATED = 5
+# If the next `env:` paragraph repeats at least this many words, "as above" stands for them. "env:" counts.
+_MIN_REPEATED_WORDS = 5
 _MAX_VALUE = 60  # characters of a variable's value, unless a process is shown in full
 _MAX_WORD = 400  # characters of a word
-_OTHER_MARK = "{...}"  # the mark for a value that differs, and that no other mark of `_folded` describes
+_OTHER_MARK = "{...}"  # the mark for values that differ, if no other mark of `_folded` describes them
 # Variables that each job has, and that a plan therefore leaves out.
 _HIDDEN_NAMES = ("PATH", *GPU_VARIABLES)
 _HIDDEN_PREFIXES = ("SLURM_", "SLURMD_")
@@ -34,16 +34,18 @@ _HIDDEN_PREFIXES = ("SLURM_", "SLURMD_")
 Paragraphs = list[tuple[str, list[str]]]  # the indent and the words of each paragraph
 
 
-class _RowWord(NamedTuple):
-    """A word in a row of several processes, such as `--seed=` with the mark {rank}."""
+class _SharedWord(NamedTuple):
+    """A word that several processes have at the same place, such as `--seed=` with the mark {rank}."""
 
-    text: str  # the word, or its beginning that all processes share
-    mark: str = ""  # the mark for the rest of the word; "" for a word that all processes share
+    text: str  # the word, or its beginning that all processes have
+    mark: str = ""  # the mark for the rest of the word; "" if all processes have the same word
 
     def quoted(self) -> str:
         """Return the word for people. The text has quotes if bash needs them, and the mark has none."""
         shown = "" if self.mark and not self.text else one_line(word(self.text))
-        return f"{shown if len(shown) < _MAX_WORD else f'{shown[:_MAX_WORD]}...'}{self.mark}"
+        if len(shown) >= _MAX_WORD:
+            shown = f"{shown[:_MAX_WORD]}..."
+        return f"{shown}{self.mark}"
 
 
 def as_text(plan: DryRun, refusal: Finding | None = None, *, rank: int | None = None) -> str:
@@ -55,14 +57,16 @@ def as_text(plan: DryRun, refusal: Finding | None = None, *, rank: int | None = 
     lines = [headline(plan), ""]
     if refusal:  # the plan then shows the script without its mistake
         line = f" (line {refusal.place.line})" if refusal.place.line else ""
-        refused = one_line(f"{plan.script.file}: {refusal.problem.what}{line}")
-        lines = [refused, headline(plan).replace(plan.script.file, "mended, it may start", 1), ""]
+        refusal_text = one_line(f"{plan.script.file}: {refusal.problem.what}{line}")
+        lines = [refusal_text, headline(plan).replace(plan.script.file, "mended, it may start", 1), ""]
     last_env: list[str] = []  # the words of the last `env:` paragraph
     for paragraphs in _merged_texts([[*_step_paragraphs(step, rank)] for step in plan.steps]):
         for indent, words in paragraphs:
-            is_env = words[0] == "env:" and rank is None
-            lines += _wrapped(indent, _new_variables(last_env, words) if is_env else words)
-            last_env = words if is_env else last_env
+            shown_words: Sequence[str] = words
+            if words[0] == "env:" and rank is None:
+                shown_words = _without_repeated_variables(words, last_env)
+                last_env = words
+            lines += _wrapped(indent, shown_words)
         lines.append("")
     if plan.needed:
         lines.append("Needed, and not here:")
@@ -115,16 +119,16 @@ def _need_text(plan: DryRun, kind: str, name: str) -> str:
     return one_line(f"{'file or folder' if kind == 'output' else kind} {name}")
 
 
-def _new_variables(last_env: Sequence[str], words: Sequence[str]) -> Sequence[str]:
+def _without_repeated_variables(words: Sequence[str], last_env: Sequence[str]) -> Sequence[str]:
     """Return the words of an `env:` paragraph, with "as above" for the variables of the last such paragraph.
 
     All words stay if the paragraph lacks a variable of `last_env`, or if `last_env` is short.
     """
-    new = [text for text in words if text not in last_env]
-    repeated = len(words) - len(new)
-    if repeated != len(last_env) or repeated < _MIN_REPEATED:
+    new_words = [text for text in words if text not in last_env]
+    repeated_count = len(words) - len(new_words)
+    if repeated_count != len(last_env) or repeated_count < _MIN_REPEATED_WORDS:
         return words
-    return ["env:", f"as above{', and' * bool(new)}", *new]
+    return ["env:", f"as above{', and' * bool(new_words)}", *new_words]
 
 
 def _merged_texts(steps: Sequence[Paragraphs]) -> Iterator[Paragraphs]:
@@ -140,36 +144,40 @@ def _merged_texts(steps: Sequence[Paragraphs]) -> Iterator[Paragraphs]:
 
     for _, group in groupby(steps, layout):
         texts = [*group]
-        rows_of_steps = ([words for _, words in text[1:]] for text in texts)
-        # For each paragraph, and for each word in it: the words of all steps at this place.
-        columns = [[*zip(*rows, strict=True)] for rows in zip(*rows_of_steps, strict=True)]
-        differing = sum(len({*column}) > 1 for row in columns for column in row)
-        if len(texts) < _MIN_SIMILAR_STEPS or differing > _MAX_DIFFERENT_WORDS:
+        words_of_steps = ([words for _, words in text[1:]] for text in texts)
+        # By paragraph, and by word in it: the words of all steps at this place.
+        columns = [[*zip(*paragraph, strict=True)] for paragraph in zip(*words_of_steps, strict=True)]
+        different_count = sum(len({*column}) > 1 for paragraph in columns for column in paragraph)
+        if len(texts) < _MIN_SIMILAR_STEPS or different_count > _MAX_DIFFERENT_WORDS:
             yield from texts
             continue
         (indent, first_words), *paragraphs = texts[0]
-        merged = [[*map(_values_text, row)] for row in columns]
+        merged_paragraphs = [[*map(_values_text, paragraph)] for paragraph in columns]
         yield [  # such as: line 5: srun, 3 steps of 1 process
             (indent, [*first_words[:2], f"{len(texts)} steps of", *first_words[2:]]),
-            *zip((indent for indent, _ in paragraphs), merged, strict=True),
+            *zip((indent for indent, _ in paragraphs), merged_paragraphs, strict=True),
         ]
 
 
 def _values_text(words: Sequence[str]) -> str:
     """Return the words that similar steps have at the same place as one word, such as --seed={1, 2, 3}."""
-    different = [*dict.fromkeys(words)]
-    if len(different) == 1:
-        return different[0]
-    # The part up to the last = is written once, if all words have it. A part with quotes is not written apart
-    # from the value, because both quotes of a pair must stay in one word.
-    heads = {"".join(text.rpartition("=")[:2]) for text in different}
-    head = heads.pop() if len(heads) == 1 else ""
+    unique_words = [*dict.fromkeys(words)]
+    if len(unique_words) == 1:
+        return unique_words[0]
+    head = _common_head(unique_words)
+    # A part with quotes stays with the value, because both quotes of a pair must be in one word.
     head = head if is_plain(head) else ""
     # A colon or a comma at the end of all words is also written once.
-    tail = next((mark for mark in ":," if all(text.endswith(mark) for text in different)), "")
-    values = [text.removeprefix(head).removesuffix(tail) for text in different]
+    tail = next((mark for mark in ":," if all(text.endswith(mark) for text in unique_words)), "")
+    values = [text.removeprefix(head).removesuffix(tail) for text in unique_words]
     shown = ", ".join(values) if len(values) < 4 else f"{values[0]}, {values[1]} ... {values[-1]}"
     return f"{head}{{{shown}}}{tail}"
+
+
+def _common_head(words: Sequence[str]) -> str:
+    """Return the part of words up to the last =, such as --seed=, if all words have it; else ""."""
+    heads = {"".join(text.rpartition("=")[:2]) for text in words}
+    return heads.pop() if len(heads) == 1 else ""
 
 
 def _step_paragraphs(step: Step, rank: int | None) -> Iterator[tuple[str, list[str]]]:
@@ -184,13 +192,13 @@ def _step_paragraphs(step: Step, rank: int | None) -> Iterator[tuple[str, list[s
     if step.refusal:
         yield "  ", ["refused by Slurm:", one_line(step.refusal)]
     if not step.processes:  # a refused step, for example
-        yield "  ", [_RowWord(text).quoted() for text in step.command]
+        yield "  ", [_SharedWord(text).quoted() for text in step.command]
     if step.by_mpi:  # a plan knows how many processes mpirun starts, but not each process
         yield "  ", [f"{one_line(step.command[0])} starts {_counts_on_nodes(step.by_mpi)}"]
     for group in _groups(step.processes):
-        members = [process for process in group if rank is None or process.rank == rank]
-        if members:
-            yield from _group_paragraphs(members, full=rank is not None)
+        shown_processes = [process for process in group if rank is None or process.rank == rank]
+        if shown_processes:
+            yield from _group_paragraphs(shown_processes, full=rank is not None)
 
 
 def _counts_on_nodes(counts: Mapping[str, int]) -> str:
@@ -207,7 +215,7 @@ def _counts_on_nodes(counts: Mapping[str, int]) -> str:
 
 
 def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield the paragraphs of processes that share a row: place, command, folder, container and variables.
+    """Yield the paragraphs that a group of processes shares: place, command, folder, container, variables.
 
     With `full`, the paragraphs have all variables, and long values are not cut.
     """
@@ -225,8 +233,8 @@ def _group_paragraphs(group: Sequence[StartedProcess], *, full: bool) -> Iterato
         if counts != [1]:
             gpus = [f"{' or '.join(map(str, counts))} GPUs each, by rank"]
     yield "  ", [name, "on", f"{place}:", f"{counted(first.cpus, 'CPU')}{',' * bool(gpus)}", *gpus]
-    rows = [process.argv for process in group]
-    yield "    ", [_folded(column, group).quoted() for column in zip(*rows, strict=True)]
+    commands = [process.argv for process in group]
+    yield "    ", [_folded(column, group).quoted() for column in zip(*commands, strict=True)]
     yield "    ", ["folder:", one_line(first.cwd)]
     if first.container:
         yield "    ", ["container:", one_line(first.container)]
@@ -242,20 +250,21 @@ def _is_hidden(name: str) -> bool:
 
 
 def _variable_text(name: str, group: Sequence[StartedProcess], *, full: bool) -> str:
-    """Return a variable of the processes of a row as text, such as SEED=1, SEED={rank} or `SEED unset`.
+    """Return a variable of a group of processes as text, such as SEED=1, SEED={rank} or `SEED unset`.
 
     A long value is cut unless `full`.
     """
-    # A process without an item has the value of the batch script. None stands for a process that unsets it.
-    items = [process.env[name] for process in group if name in process.env]
-    if len(items) == len(group) and all(item is None for item in items):
+    # A process without an entry has the value of the batch script. The entry None says that it has no value.
+    entries = [process.env[name] for process in group if name in process.env]
+    if len(entries) == len(group) and all(entry is None for entry in entries):
         return one_line(f"{name} unset")
-    values = [item for item in items if item is not None]
+    values = [entry for entry in entries if entry is not None]
     if len(values) < len(group):
-        return _RowWord(f"{name}=", _OTHER_MARK).quoted()
+        return _SharedWord(f"{name}=", _OTHER_MARK).quoted()
     text, mark = _folded(values, group)
-    shown = text if full or len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
-    return _RowWord(f"{name}={shown}", mark).quoted()
+    is_whole = full or len(text) <= _MAX_VALUE
+    shown = text if is_whole else f"{text[:_MAX_VALUE]}..."
+    return _SharedWord(f"{name}={shown}", mark).quoted()
 
 
 def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
@@ -266,27 +275,25 @@ def _groups(processes: Sequence[StartedProcess]) -> list[list[StartedProcess]]:
         heads = tuple(text.rpartition("=")[0] for text in process.argv)
         candidates.setdefault((heads, process.cwd, process.container), []).append(process)
     groups: dict[Any, list[StartedProcess]] = {}
-    for members in candidates.values():
-        columns = zip(*(process.argv for process in members), strict=True)
-        differing = [
-            index for index, column in enumerate(columns) if _folded(column, members).mark == _OTHER_MARK
-        ]
-        for process in members:
-            key = (id(members), *(process.argv[index] for index in differing))
+    for candidate_key, candidate in candidates.items():
+        # No mark describes the words at these places, so processes with different words get different groups.
+        columns = enumerate(zip(*(process.argv for process in candidate), strict=True))
+        places = [place for place, column in columns if _folded(column, candidate).mark == _OTHER_MARK]
+        for process in candidate:
+            key = (candidate_key, *(process.argv[place] for place in places))
             groups.setdefault(key, []).append(process)
     return [*groups.values()]
 
 
-def _folded(texts: Sequence[str], group: Sequence[StartedProcess]) -> _RowWord:
+def _folded(texts: Sequence[str], group: Sequence[StartedProcess]) -> _SharedWord:
     """Return the texts that the processes of a group have at the same place as a single word.
 
     The part up to the last = stays if all texts have it. The mark is {rank} if the rest is the rank of each
     process, for example.
     """
     if len({*texts}) == 1:
-        return _RowWord(texts[0])
-    heads = {"".join(text.rpartition("=")[:2]) for text in texts}
-    head = heads.pop() if len(heads) == 1 else ""
+        return _SharedWord(texts[0])
+    head = _common_head(texts)
     values = [text.removeprefix(head) for text in texts]
     values_of_marks = {
         "{rank}": [str(process.rank) for process in group],
@@ -295,7 +302,7 @@ def _folded(texts: Sequence[str], group: Sequence[StartedProcess]) -> _RowWord:
         "{local}": [process.env.get("SLURM_LOCALID") or "0" for process in group],
     }
     marks = (mark for mark, values_of_mark in values_of_marks.items() if values_of_mark == values)
-    return _RowWord(head, next(marks, _OTHER_MARK))
+    return _SharedWord(head, next(marks, _OTHER_MARK))
 
 
 def _wrapped(indent: str, words: Sequence[str]) -> Iterator[str]:
@@ -314,7 +321,7 @@ def difference(old: DryRun, new: DryRun) -> str:
     import difflib
 
     # The first two lines are the headline and an empty line.
-    before, after = (as_text(plan).splitlines()[2:] for plan in (old, new))
+    old_lines, new_lines = (as_text(plan).splitlines()[2:] for plan in (old, new))
     names = (old.script.file, new.script.file)
-    changes = difflib.unified_diff(before, after, *names, lineterm="", n=2)
+    changes = difflib.unified_diff(old_lines, new_lines, *names, lineterm="", n=2)
     return "".join(f"{line}\n" for line in changes)

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from sbatchgen.check.bash import Body
+from sbatchgen.check.bash import Assignment, Body, Command
 from sbatchgen.check.bash.chain import chain
 from sbatchgen.check.sbatch.option_table import specs
 from sbatchgen.check.script.job import DEFAULT_SLURM
@@ -21,7 +21,7 @@ from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.plan.visible_folders import path_of
 
 _MAX_MESSAGES = 40  # messages of each kind that are read
-_TRACE_END_LENGTH = 40  # commands at the end of a trace in which a false test is looked for
+_MAX_LAST_COMMANDS = 40  # commands at the end of a trace, among which this module looks for a false test
 _NOT_FOUND = "(?:No such file or directory|Not a directory)"
 # script: line 3: cd: data: No such file or directory
 _BASH_MESSAGE = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}")
@@ -38,15 +38,17 @@ _PROGRAM_MESSAGE = re.compile(
     r"^(\w[\w.-]*): (?:fatal: )?"
     r"(?:cannot (?:access|stat|open|open file|create regular file|create directory) |can't (?:read|open) "
     r"|error: )?"
-    # Tasks that print at the same time mix their lines, so "Cannot open" may be where a name should be.
+    # Tasks that print at the same time mix their lines, so "Cannot open" may be in the place of the name.
     r"['\"`\u2018]?(?!Cannot )([^'\"\u2019\n:]+)"
     f"['\"\u2019]?(?: for reading|: Cannot (?:stat|open))?: {_NOT_FOUND}",
     re.MULTILINE,
 )
 _STARTERS = {"srun", "exec", "time"}  # commands that start another program, and fail if it is missing
-_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))  # usually given a folder
+_FOLDER_PROGRAMS = frozenset(("ls", "find", "du", "cd", "pushd", "df", "mkdir"))  # they usually get a folder
 # A test of a file such as -f 'data.txt': the letter of the test, and the path.
 _FILE_TEST = re.compile(r"(?:^|[\s!(])-([defghrswxL])\s+('[^']*'|\"[^\"]*\"|[^\s)\]]+)")
+# A test such as [[ -v NAME ]] or [ -v NAME ], as bash traces it.
+_VARIABLE_TEST = re.compile(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?")
 # Commands whose status tells whether a file exists.
 _LOOKING_COMMAND = re.compile(r"(?:ls|stat|head|tail|wc|realpath|readlink) ")
 # A command by which a script gives up: it prints a message, ends the script, or tests something.
@@ -71,21 +73,29 @@ class Need(NamedTuple):
         return self.kind, self.name
 
 
+class StartedProgram(NamedTuple):
+    """A program that a script started, or tried to start."""
+
+    path: str  # the path or name by which the script called the program
+    folder: str  # the working folder
+    line: int  # the line of the script
+
+
 class TracedCommand(NamedTuple):
     """A command that bash ran."""
 
     line: int  # the line of the script
-    command: str  # the words of the command, expanded
+    text: str  # the words of the command, expanded
     folder: str  # the working folder
 
 
 def read_trace(text: str) -> tuple[TracedCommand, ...]:
     """Return the commands in a trace of bash, without the commands of prelude.sh.
 
-    The trace ends at the script's trap on EXIT, whose commands bash traces as line 1. Line 1 of a script is
-    #!, and never a command.
+    The commands of the script's trap on EXIT are left out. Bash traces them as line 1, which is #! in a
+    script, and never a command.
     """
-    entries: list[tuple[int, list[str], str]] = []  # line number, lines of the command, folder
+    commands: list[tuple[int, list[str], str]] = []  # line number, lines of the command, folder
     is_of_script = True  # whether the last command belongs to the script
     for line in text.splitlines():
         head, *rest = line.split("\x1f", 3)  # PS4 of prelude.sh: +LINE, the file, the folder, the command
@@ -96,10 +106,11 @@ def read_trace(text: str) -> tuple[TracedCommand, ...]:
             if is_of_script and head == "+1":
                 break
             if is_of_script:
-                entries.append((number_of(number), [command], folder))
-        elif entries and not rest and is_of_script:  # a further line of the command
-            entries[-1][1].append(line)
-    return tuple(TracedCommand(number, "\n".join(lines), folder) for number, lines, folder in entries)
+                commands.append((number_of(number), [command], folder))
+        elif commands and not rest and is_of_script:  # a further line of the last command
+            _, last_lines, _ = commands[-1]
+            last_lines.append(line)
+    return tuple(TracedCommand(number, "\n".join(lines), folder) for number, lines, folder in commands)
 
 
 def missing_paths(err: str, trace: Sequence[TracedCommand]) -> Iterator[Need]:
@@ -133,30 +144,33 @@ def _paths_and_needs(err: str, trace: Sequence[TracedCommand]) -> Iterator[tuple
         (number_of(match[1]), match[3], match[2] or "") for match in _BASH_MESSAGE.finditer(err)
     )
     for line, path, builtin in bash_messages[:_MAX_MESSAGES]:
-        line_entries = [entry for entry in trace if entry.line == line]
+        commands_of_line = [command for command in trace if command.line == line]
         if is_path(path):
-            yield path, _need(_kind(builtin, path, line_entries), path, line, line_entries)
+            yield path, _need(_kind(builtin, path, commands_of_line), path, line, commands_of_line)
     messages = [(match[1] or "", match[2]) for match in _TASK_MESSAGE.finditer(err)]
     messages += [("sh", match[1]) for match in _INTERPRETER_MESSAGE.finditer(err)]
     messages += [(match[1], match[2].strip()) for match in _PROGRAM_MESSAGE.finditer(err)]
     for program, path in sorted(messages)[:_MAX_MESSAGES]:
         if program != "script" and is_path(path):
-            path_entries = sorted(entry for entry in trace if path in entry.command)
+            commands_with_path = sorted(command for command in trace if path in command.text)
+            line = commands_with_path[0].line if commands_with_path else 0
             kind = "output" if program in ("tee", "touch") else "file"
             kind = "folder" if program in _FOLDER_PROGRAMS and "*" not in path else kind
             # mkdir fails because the folder around the new folder is missing.
-            needed = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
-            yield path, _need(kind, needed, path_entries[0].line if path_entries else 0, path_entries)
-    programs = [(entry.command.partition(" ")[0], entry.folder, entry.line) for entry in trace]
-    # The script may write the messages about programs to a log of its own, so the trace is read too.
+            missing_path = os.path.dirname(path) or "." if program == "mkdir" else path  # noqa: PTH120
+            yield path, _need(kind, missing_path, line, commands_with_path)
+    programs = [
+        StartedProgram(command.text.partition(" ")[0], command.folder, command.line) for command in trace
+    ]
+    # The script may write the messages about programs to a log of its own, so the trace is also read.
     for need in missing_programs(programs):
         yield need.name, need
 
 
 def missing_log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
-    """Yield the missing folders of --output and --error.
+    """Yield the missing folders of --output and --error, for which the sandbox then has stand-ins.
 
-    The script finds these folders if it runs at all: Slurm makes them, or does not start the job.
+    In a real job the folders always exist: Slurm makes them, or does not start the script.
     """
     for option in ("output", "error"):
         folder = os.path.dirname(script.option(option))  # noqa: PTH120 - it may be empty
@@ -165,15 +179,14 @@ def missing_log_folders(script: JobScript, workdir: str) -> Iterator[Need]:
             yield Need("folder", os.path.normpath(path), 0)
 
 
-def missing_programs(programs: Iterable[tuple[str, str, int]]) -> Iterator[Need]:
+def missing_programs(programs: Iterable[StartedProgram]) -> Iterator[Need]:
     """Yield the programs that do not exist.
 
-    `programs` has the path of each program, the working folder, and the line of the script. A name without a
-    slash is skipped, because modules of the cluster may provide the program.
+    A name without a slash is skipped, because modules of the cluster may provide the program.
     """
-    for name, folder, line in programs:
-        if "/" in name and name[:1] in "./" and is_path(name) and name.isprintable() and "'" not in name:
-            need = _need("program", name, line, [TracedCommand(line, name, folder)])
+    for path, folder, line in programs:
+        if "/" in path and path[:1] in "./" and is_path(path) and path.isprintable() and "'" not in path:
+            need = _need("program", path, line, [TracedCommand(line, path, folder)])
             if not os.path.exists(need.name):  # noqa: PTH110 - a path of the job's nodes
                 yield need
 
@@ -190,18 +203,18 @@ def expected_needs(body: Body, text: str, folder: str) -> Iterator[Need]:
         if command.name in ("source", "."):
             kind, words = "file", command.words[1:2]
         else:
-            links = chain(command, body)  # for `srun train.sh`: srun and train.sh
-            kind, words = "program", tuple(link.words[0] for link in links[-1:])
-            if not {link.name for link in links[:-1]} <= _STARTERS:
+            tools = chain(command, body)  # for `srun train.sh`: srun and train.sh
+            kind, words = "program", tuple(tool.words[0] for tool in tools[-1:])
+            if not {tool.name for tool in tools[:-1]} <= _STARTERS:
                 continue
         path = words[0].value if words and not command.is_test else None
         if path and "/" in path and path[0] in "./" and is_path(path) and text.count(path) == 1:
             yield _need(kind, path, command.line, [TracedCommand(command.line, path, folder)])
 
 
-def _need(kind: str, path: str, line: int, entries: Sequence[TracedCommand]) -> Need:
-    """Return the need of a path, which is relative to the working folder of the last of `entries`."""
-    folder = entries[-1].folder if entries else ""
+def _need(kind: str, path: str, line: int, commands: Sequence[TracedCommand]) -> Need:
+    """Return the need of a path, which is relative to the working folder of the last of `commands`."""
+    folder = commands[-1].folder if commands else ""
     return Need(kind, os.path.normpath(os.path.join(folder, path)) if folder else path, line)  # noqa: PTH118
 
 
@@ -211,17 +224,20 @@ def is_path(path: str) -> bool:
     return bool(path) and len(path) < 1000 and not {*path} & {"\n", "\0"} and not is_of_system
 
 
-def _kind(builtin: str, path: str, entries: Sequence[TracedCommand]) -> str:
-    """Return the kind of a need, by the builtin in bash's message and by the commands of its line."""
+def _kind(builtin: str, path: str, commands: Sequence[TracedCommand]) -> str:
+    """Return the kind of a need.
+
+    `builtin` is the builtin that bash names in its message, or "". `commands` are the commands of the line.
+    """
     if builtin in ("cd", "pushd"):
         return "folder"
     if builtin in ("source", "."):
         return "file"
-    for entry in entries:
-        words = entry.command.split()
+    for command in commands:
+        words = command.text.split()
         if words and words[0].strip("'") == path:
             return "program"
-        if words and words[0] in ("source", ".") and path in entry.command:
+        if words and words[0] in ("source", ".") and path in command.text:
             return "file"
     return "output"  # a redirection: the file to read, or the folder of the file to write, is missing
 
@@ -234,34 +250,44 @@ def option_of(variable: str) -> str:
     return name if variable.startswith("SLURM_") and name in specs(DEFAULT_SLURM) else ""
 
 
-def false_test(trace: Sequence[TracedCommand], functions: Functions) -> Need | None:
-    """Return the need of a path whose test was false before the script gave up; None without such a test."""
-    for entry in _last_tests(trace, functions):
-        words = entry.command.split()[1:] if _LOOKING_COMMAND.match(entry.command) else ()
+def need_of_false_test(trace: Sequence[TracedCommand], functions: Functions) -> Need | None:
+    """Return the path whose test was false before the script gave up; None without such a test.
+
+    An example is data.txt for the script `[ -f data.txt ] || exit 1`.
+    """
+    for test in _last_tests(trace, functions):
+        words = test.text.split()[1:] if _LOOKING_COMMAND.match(test.text) else ()
         paths_of_command = [("f", word) for word in words if word[0] != "-"]
-        for letter, quoted in reversed(_FILE_TEST.findall(entry.command) or paths_of_command):
+        for letter, quoted_path in reversed(_FILE_TEST.findall(test.text) or paths_of_command):
             try:
-                path = shlex.split(quoted)[0]
+                path = shlex.split(quoted_path)[0]
             except (ValueError, IndexError):
                 continue
             if is_path(path):
                 kind = {"d": "folder", "x": "program"}.get(letter, "file")
-                return _need(kind, path, entry.line, [entry])
+                return _need(kind, path, test.line, [test])
     return None
 
 
-def false_tests_of_subshells(trace: Sequence[TracedCommand], functions: Functions) -> Iterator[Need]:
-    """Yield the files whose tests were false before a subshell of the script gave up."""
-    for number, entry in enumerate(trace, 1):
-        if re.match("exit [1-9]", entry.command) and (need := false_test(trace[:number], functions)):
-            yield need
+def needs_of_subshells(trace: Sequence[TracedCommand], functions: Functions) -> Iterator[Need]:
+    """Yield the paths whose tests were false before a subshell of the script gave up."""
+    for number, command in enumerate(trace, 1):
+        if re.match("exit [1-9]", command.text):
+            need = need_of_false_test(trace[:number], functions)
+            if need:
+                yield need
 
 
 def empty_test_line(trace: Sequence[TracedCommand], functions: Functions) -> int:
-    """Return the line of the test that found an empty value before the script gave up; 0 without one."""
+    """Return the line of the test, such as [ -z "$DATA" ], that was true for an empty value.
+
+    Returns 0 if the script did not give up because of such a test.
+    """
     tests = [*_last_tests(trace, functions)]
-    line = tests[0].line if tests else 0  # the line of the last test, because the tests are in reverse order
-    return line if any("-z ''" in test.command for test in tests if test.line == line) else 0
+    if not tests:
+        return 0
+    line = tests[0].line  # the line of the last test, because the tests are in reverse order
+    return line if any("-z ''" in test.text for test in tests if test.line == line) else 0
 
 
 def tested_variable(trace: Sequence[TracedCommand], functions: Functions) -> tuple[str, int]:
@@ -269,11 +295,9 @@ def tested_variable(trace: Sequence[TracedCommand], functions: Functions) -> tup
 
     Returns ("", 0) if the last test is of another kind.
     """
-    for test in _last_tests(trace, functions):
-        if match := re.fullmatch(r"\[\[ -v (\w+) \]\]|(?:test|\[|'\[') -v (\w+)(?: '?\]'?)?", test.command):
-            return match[1] or match[2], test.line
-        break
-    return "", 0
+    test = next(_last_tests(trace, functions), None)
+    match = _VARIABLE_TEST.fullmatch(test.text) if test else None
+    return (match[1] or match[2], test.line) if match and test else ("", 0)
 
 
 class Functions(NamedTuple):
@@ -282,9 +306,9 @@ class Functions(NamedTuple):
     names: frozenset[str]
     lines: Mapping[int, str]  # by line: the function that the line belongs to
 
-    def has(self, entry: TracedCommand) -> bool:
+    def has(self, command: TracedCommand) -> bool:
         """Return whether a command calls a function, or is a line of a function."""
-        return entry.line in self.lines or entry.command.partition(" ")[0] in self.names
+        return command.line in self.lines or command.text.partition(" ")[0] in self.names
 
 
 def functions_of(body: Body) -> Functions:
@@ -294,30 +318,27 @@ def functions_of(body: Body) -> Functions:
 
 def function_spans(body: Body) -> list[tuple[int, int]]:
     """Return the offsets of the start and the end of each function in a script."""
-    parts = [(part.context.function, part.at, part.end) for part in body.commands]
-    parts += [(part.context.function, part.at, part.end) for part in body.assignments]
-    spans: dict[str, tuple[int, int]] = {}
-    for name, at, end in parts:
-        if name:
-            first, last = spans.get(name, (at, end))
-            spans[name] = min(first, at), max(last, end)
+    spans: dict[str, tuple[int, int]] = {}  # by name: the span of all commands and assignments so far
+    parts: list[Command | Assignment] = [*body.commands, *body.assignments]
+    for part in parts:
+        if name := part.context.function:
+            start, end = spans.get(name, (part.at, part.end))
+            spans[name] = min(start, part.at), max(end, part.end)
     return [*spans.values()]
 
 
 def last_line(trace: Sequence[TracedCommand], functions: Functions) -> int:
     """Return the line at which a script ended, or the line that called a function such as `die` to end it."""
-    for entry in reversed(trace):
-        if (
-            entry.line not in functions.lines
-            or _is_test(entry)
-            or not _GIVING_UP_COMMAND.match(entry.command)
-        ):
-            return entry.line
+    for command in reversed(trace):
+        is_in_function = command.line in functions.lines
+        gives_up = bool(_GIVING_UP_COMMAND.match(command.text)) and not _is_test(command)
+        if not is_in_function or not gives_up:
+            return command.line
     return trace[-1].line if trace else 0
 
 
-def _is_test(entry: TracedCommand) -> bool:
-    return entry.command.startswith(("[[ ", "'['", "[ ", "test "))
+def _is_test(command: TracedCommand) -> bool:
+    return command.text.startswith(("[[ ", "'['", "[ ", "test "))
 
 
 def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterator[TracedCommand]:
@@ -326,19 +347,19 @@ def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterato
     If a function such as `die` ends the script, the tests right before its call are also yielded. Tests in a
     function that has returned are not yielded.
     """
-    # The functions in which the script ended, by the commands read so far; "" outside of functions.
+    # The functions of the commands that the loop has passed, in which the script ended; "" for no function.
     ending_functions: set[str] = set()
     found_cause = False  # whether the loop has passed a command that may have failed
-    for entry in reversed(trace[-_TRACE_END_LENGTH:]):
-        function, called = functions.lines.get(entry.line, ""), entry.command.partition(" ")[0]
-        is_test = bool(_is_test(entry) or _LOOKING_COMMAND.match(entry.command))
-        gives_up = bool(_GIVING_UP_COMMAND.match(entry.command))
+    for command in reversed(trace[-_MAX_LAST_COMMANDS:]):
+        function, called = functions.lines.get(command.line, ""), command.text.partition(" ")[0]
+        is_test = bool(_is_test(command) or _LOOKING_COMMAND.match(command.text))
+        gives_up = bool(_GIVING_UP_COMMAND.match(command.text))
         belongs_to_end = function in ending_functions or called in ending_functions
         if not belongs_to_end and (found_cause or (function and not (is_test or gives_up))):
             return  # a command before the cause, or in a function that has returned
         if is_test:
-            yield entry
-        elif not (gives_up or functions.has(entry)):
+            yield command
+        elif not (gives_up or functions.has(command)):
             return
         found_cause = found_cause or is_test or not (gives_up or called in functions.names)
         ending_functions.add(function)

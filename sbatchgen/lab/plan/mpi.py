@@ -19,16 +19,19 @@ def processes_on_nodes(command: Sequence[str], grant: Grant) -> Mapping[str, int
     name, at = program_name(command, _LAUNCHERS)
     if name not in _LAUNCHERS or ":" in command:
         return {}
-    table = PROGRAMS.get(name, PROGRAMS["mpirun"])  # -n of ibrun is -n of mpirun
-    options = {option: value for option, value, *_ in read_options(command, at, table)[0]}
-    placing, total, per_node = (
-        [options[option] for option in table.roles[role] if option in options]
+    program = PROGRAMS.get(name, PROGRAMS["mpirun"])  # ibrun has the option -n of mpirun
+    options = {option: value for option, value, *_ in read_options(command, at, program)[0]}
+    # The values of options such as --host, of options such as -n, and of options such as --npernode.
+    place_values, count_values, node_count_values = (
+        [options[option] for option in program.roles[role] if option in options]
         for role in ("PLACE", "PROCESSES", "EACH")
     )
-    if placing:  # an option such as --host chooses the nodes, and this module does not read its value
+    if place_values:  # --host chooses the nodes, and this module does not read its value
         return {}
-    slots = (number_of(per_node[0]),) * len(grant.nodes) if per_node else grant.tasks
-    remaining = number_of(total[0]) if total else sum(slots)
+    slots = grant.tasks
+    if node_count_values:
+        slots = (number_of(node_count_values[0]),) * len(grant.nodes)
+    remaining = number_of(count_values[0]) if count_values else sum(slots)
     if remaining > sum(slots):
         return {}  # Open MPI refuses so many processes, and Hydra begins again at the first node
     counts = {}

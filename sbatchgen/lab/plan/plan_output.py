@@ -33,8 +33,8 @@ def plan_output(
 ) -> PlanOutput:
     """Return a plan as the document that `plan --format json` prints.
 
-    `refusal` is the finding that sbatch refuses the script, if it does. With `brief`, each step has only its
-    first process.
+    `refusal` is the finding that sbatch refuses the script; None if sbatch takes it. With `brief`, each step
+    has only its first process.
     """
     steps = [replace(step, processes=step.processes[:1]) if brief else step for step in plan.steps]
     return {

@@ -67,18 +67,20 @@ def _refuse_no_shell(script: JobScript) -> None:
     """Raise DocumentError for a script that is not a shell script."""
     if not is_planned(script):
         language = script.body.language or "no shell"
-        message = f"{script.file} is a script of {language}: plan reads bash scripts only"
+        message = f"{script.file} is a script of {language}: plan reads only bash scripts"
         raise DocumentError.of(message, at=f"{script.file}:1", fix="start it with #!/bin/bash")
 
 
 def _with_first_steps(plan: DryRun) -> DryRun:
     """Return a plan that reached a limit, with its first steps and the least number of further steps."""
-    script, shown = plan.script, tuple(map(_with_each_program_once, plan.steps[:SHOWN_STEPS]))
-    last_line = shown[-1].line if shown else 0
+    script, shown_steps = plan.script, tuple(map(_with_each_program_once, plan.steps[:SHOWN_STEPS]))
+    last_line = shown_steps[-1].line if shown_steps else 0
     launch_lines = (launch.command.line for launch in script.launches if launch.command.context.is_top_level)
-    lines = [*(step.line for step in shown), *(line for line in launch_lines if line > last_line)]
-    more = least_steps(script.body, lines) - len(shown)
-    return replace(plan, steps=shown, steps_not_shown=max(more, 0) if len(shown) == SHOWN_STEPS else 0)
+    lines = [*(step.line for step in shown_steps), *(line for line in launch_lines if line > last_line)]
+    steps_not_shown = 0
+    if len(shown_steps) == SHOWN_STEPS:
+        steps_not_shown = max(least_steps(script.body, lines) - len(shown_steps), 0)
+    return replace(plan, steps=shown_steps, steps_not_shown=steps_not_shown)
 
 
 def _with_each_program_once(step: Step) -> Step:
@@ -86,23 +88,25 @@ def _with_each_program_once(step: Step) -> Step:
 
     How often a loop has started a program before the limit is chance.
     """
-    once: dict[object, StartedProcess] = {}
+    unique_processes: dict[object, StartedProcess] = {}
     for process in step.processes:
-        once.setdefault((process.rank, process.node, process.argv, process.cwd), process)
-    return replace(step, processes=tuple(once.values()))
+        unique_processes.setdefault((process.rank, process.node, process.argv, process.cwd), process)
+    return replace(step, processes=tuple(unique_processes.values()))
 
 
 def may_hide_failures(plan: DryRun) -> bool:
     """Return whether a job may end with 0 although its programs fail.
 
-    A job does not if its last command starts a program, because the job then has the program's exit status.
+    If the last command of the script starts a program, the job has the exit status of this program. So it
+    hides no failure of the program.
     """
     if not plan.steps or plan.result.status or plan.result.limit:
         return False
-    last, commands = plan.script.body.last_command, plan.script.body.commands
-    if last is None or last.pipe or any(command.name in ("exit", "trap") for command in commands):
+    last_command, commands = plan.script.body.last_command, plan.script.body.commands
+    sets_status = any(command.name in ("exit", "trap") for command in commands)
+    if last_command is None or last_command.pipe or sets_status:
         return True
-    last_lines = range(last.line, last.end_line + 1)
+    last_lines = range(last_command.line, last_command.end_line + 1)
     return not any(step.line in last_lines and not step.background for step in plan.steps)
 
 

@@ -1,6 +1,7 @@
-"""Counts the steps that a script starts at least, by the loops in its text.
+"""Counts the steps of a script by the loops in its text.
 
-A plan that reaches its limit shows only the first steps, and tells how many more there are at least.
+A plan that reaches its limit shows only the first steps. From this count, the plan tells how many other steps
+the script starts at least.
 """
 
 from __future__ import annotations
@@ -24,23 +25,25 @@ _PLAIN_WORDS = re.compile(r"[\w./:,=@%+\s-]*")
 def rounds_of_loop(text: str) -> int:
     """Return how often a loop runs, by the first line of its text; 1 if the line does not show this."""
     if match := _FOR_COUNTED.match(text):
-        return max(int(match[4]) - int(match[2]) + (match[3] == "<="), 1)
+        _, first, operator, limit = match.groups()
+        return max(int(limit) - int(first) + (operator == "<="), 1)
     match = _FOR_WORDS.match(text)
     words = match[1].strip() if match else ""
     if match := _SEQ.fullmatch(words) or _RANGE.fullmatch(words):
-        return max(int(match[2]) - int(match[1] or 1) + 1, 1)
+        first, last = match.groups()
+        return max(int(last) - int(first or 1) + 1, 1)
     return max(len(words.split()), 1) if _PLAIN_WORDS.fullmatch(words) else 1
 
 
 def least_steps(body: Body, lines: Iterable[int]) -> int:
-    """Return the number of steps that the commands in `lines` start in all rounds of their loops."""
+    """Return how many steps the commands in `lines` start at least, in all rounds of their loops."""
     text, total = body.source.text, 0
     for line in {*lines}:
         offsets = (command.at for command in body.commands if command.line <= line <= command.end_line)
-        offset = next(offsets, None)
-        count = 1
+        offset = next(offsets, None)  # the first command of the line
+        rounds = 1
         for start, end in body.loop_spans:
             if offset is not None and start <= offset < end:
-                count *= rounds_of_loop(text[start:end])
-        total += count
+                rounds *= rounds_of_loop(text[start:end])
+        total += rounds
     return total

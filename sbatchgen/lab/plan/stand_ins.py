@@ -35,7 +35,7 @@ PLAN_MODULES = Path(__file__).parent  # the folder of step.py, stand_in.sh and p
 _WRAPPERS = programs("wrapper") - programs("system")  # programs such as numactl, which start another program
 # The names of the programs that have a stand-in.
 STAND_INS = commands("stand-in", "step", "launcher", "mpi", "interpreter", "container") | {
-    name.partition(" ")[0] for name in _WRAPPERS
+    wrapper.partition(" ")[0] for wrapper in _WRAPPERS
 }
 _LINKS = {f"{BIN}/{name}": f"{PLAN_FOLDER}/stand_in.sh" for name in STAND_INS}
 # Programs that stand-ins call themselves. They are not covered, and PATH finds their stand-ins first.
@@ -43,7 +43,7 @@ _STAND_IN_TOOLS = frozenset(("date", "mktemp", "openssl", "shuf", "sleep"))
 _COVERED_FOLDERS = ("/usr/bin", "/usr/local/bin", f"{sys.base_prefix}/bin")  # folders of covered programs
 _SYSTEM_FOLDERS = ("/usr", "/bin", "/nix", "/gnu")  # folders that the sandbox shows, read-only
 _RANDOM_BYTES = 1 << 16  # the size of the file in place of /dev/urandom
-# Covering files of a folder that are mounted one by one. If there are more, they get a layer together.
+# Covering files of a folder that are mounted one by one. If a folder has more, they get a layer together.
 _MAX_MOUNTS = 3
 # The modules of this package that step.py loads. It loads the last two only to read a list of hosts.
 _STEP_MODULES = (
@@ -54,7 +54,8 @@ _STEP_MODULES = (
 )
 # The head of a compiled module by PEP 552, with which Python does not compare the module with its source.
 _UNCHECKED_HASH = (1).to_bytes(4, "little") + bytes(8)
-# A command that would end the trace of bash, from which a plan reads the commands. It becomes set -x.
+# A command that would end the trace of bash, in which a plan finds the commands of the script. So it becomes
+# `set -x`.
 _TRACE_OFF = re.compile(rb"\bset \+x\b")
 
 
@@ -89,10 +90,9 @@ def with_covered_programs(
 ) -> Box:
     """Return a box whose stand-ins also cover programs of environments, such as .venv/bin/torchrun.
 
-    The programs are those in `bin_folders` and in the folders that a text names. The text is a script or its
-    trace.
+    `bin_folders` are folders with programs. `text`, a script or its trace, names other such folders.
     """
-    shown = [
+    shown_folders = [
         *visible.chosen_folders,
         *visible.named_folders,
         *visible.always_shown,
@@ -102,18 +102,18 @@ def with_covered_programs(
     folders = [
         folder
         for folder in (*bin_folders, *installed.named_bin_folders(text, box.folder))
-        if _is_below(folder, shown) or _is_below(os.path.realpath(folder), shown)
+        if _is_below(folder, shown_folders) or _is_below(os.path.realpath(folder), shown_folders)
     ]
     stand_in = _stand_ins()[f"{PLAN_FOLDER}/stand_in.sh"]
     covering, files = dict(box.covering_files), dict(box.files)
     for path in installed.programs_in(folders, STAND_INS - _STAND_IN_TOOLS):
-        real = os.path.realpath(path)
-        if real in covering or path.startswith(f"{PLAN_FOLDER}/"):
+        real_path = os.path.realpath(path)
+        if real_path in covering or path.startswith(f"{PLAN_FOLDER}/"):
             continue
-        if Path(real).is_file() and _is_below(real, shown):
-            covering[real] = stand_in
-        else:  # a link to a file that the sandbox hides, for example in the home folder; so the file is made
-            files.setdefault(real, stand_in)
+        if Path(real_path).is_file() and _is_below(real_path, shown_folders):
+            covering[real_path] = stand_in
+        else:  # a link to a file that the sandbox hides, for example in the home folder, so the file is made
+            files.setdefault(real_path, stand_in)
     return box._replace(covering_files=covering, files=files)
 
 
@@ -124,34 +124,35 @@ def _is_below(path: str, folders: Iterable[str]) -> bool:
 def with_system_layers(
     files: Mapping[str, bytes], system_layers: Mapping[str, str], cleanup: ExitStack
 ) -> Mapping[str, str]:
-    """Write those of `files` that belong into read-only folders of the system into layers; return the layers.
+    """Return the layers of a box, after writing files of system folders, such as /usr/local/data, into them.
 
-    `system_layers` has the layers of the box, by the folders that they cover. A folder without a layer gets a
-    new one, which `cleanup` removes at its end.
+    The sandbox shows these folders read-only, so the files can only be in layers. Files of other folders are
+    skipped. `system_layers` has the layers of the box so far, by the folders that they cover. A folder
+    without a layer gets a new layer, which `cleanup` removes at its end.
     """
-    result = dict(system_layers)
+    layers = dict(system_layers)
     for path, data in files.items():
         if not _is_below(path, _SYSTEM_FOLDERS):
             continue
         # The nearest folder above the file that exists on this machine.
         folder = next(str(parent) for parent in Path(path.rstrip("/")).parents if parent.is_dir())
-        if folder not in result:
-            result[folder] = _new_layer(cleanup)
-        in_layer = Path(result[folder], os.path.relpath(path, folder))
-        in_layer.parent.mkdir(parents=True, exist_ok=True)
+        if folder not in layers:
+            layers[folder] = _new_layer(cleanup)
+        path_in_layer = Path(layers[folder], os.path.relpath(path, folder))
+        path_in_layer.parent.mkdir(parents=True, exist_ok=True)
         if path.endswith("/"):
-            in_layer.mkdir(exist_ok=True)
+            path_in_layer.mkdir(exist_ok=True)
         else:
-            in_layer.write_bytes(data)
-            in_layer.chmod(0o755)
-    return result
+            path_in_layer.write_bytes(data)
+            path_in_layer.chmod(0o755)
+    return layers
 
 
 def layers_of_files(covering_files: Mapping[str, tuple[bytes, int]], cleanup: ExitStack) -> dict[str, str]:
-    """Write covering files of the same folder into a layer, because mounting each would take 0.2 ms.
+    """Write covering files into layers, one for each folder with several of them.
 
-    `covering_files` has the files by the paths that they cover. Returns the layers by the folders that they
-    cover. `cleanup` removes the layers at its end.
+    Mounting each file by itself would take 0.2 ms. `covering_files` has the files by the paths that they
+    cover. Returns the layers by the folders that they cover. `cleanup` removes the layers at its end.
     """
     system_layers: dict[str, str] = {}
     for folder, count in Counter(path.rpartition("/")[0] for path in covering_files).items():
@@ -166,7 +167,10 @@ def layers_of_files(covering_files: Mapping[str, tuple[bytes, int]], cleanup: Ex
 
 
 def _new_layer(cleanup: ExitStack) -> str:
-    """Make an empty folder in memory, because the file system of TMPDIR may not allow layers."""
+    """Make an empty folder for a layer, and return its path.
+
+    The folder is in memory, because the file system of TMPDIR may not allow layers.
+    """
     layer = cleanup.enter_context(temporary_folder("sbatchgen-laid-", in_memory=True)) / "files"
     layer.mkdir()
     return str(layer)

@@ -1,4 +1,8 @@
-"""The steps of a dry run and their processes, which this module makes from the records of the stand-ins."""
+"""The steps of a dry run and their processes.
+
+In the sandbox, stand-ins record the starts of programs. `read_record` reads a record, and `steps` makes the
+steps of a plan from all records.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ from sbatchgen.lab.sandbox.box import PLAN_FOLDER
 BIN = f"{PLAN_FOLDER}/bin/"  # the folder of the stand-ins
 _UNSHOWN = programs("unshown")  # programs such as mkdir and squeue, whose starts a plan does not show
 _NODE_SHARE = re.compile(r"(\w+):(\d{1,6}):(\d{1,4})")  # NAME:CPUS:GPUS of a node, such as node1:4:1
-# A plan does not show these variables, which the dry run or bash itself changes in each process.
+# Variables that the dry run or bash itself changes in each process. A plan does not show them.
 _HIDDEN_PREFIXES = ("__plan", "BASH_", "LC_CTYPE")
 _SHELL_VARIABLES = frozenset(("_", "SHLVL", "PWD", "OLDPWD"))
 
 
-class Taken(NamedTuple):
-    """The CPUs and GPUs that a step takes of a node."""
+class NodeShare(NamedTuple):
+    """The numbers of CPUs and GPUs that a step takes of a node."""
 
     cpus: int
     gpus: int
@@ -58,27 +62,27 @@ class StartRecord:
     @property
     def sharing(self) -> str:
         """How a step of srun shares its nodes: "overlap", "exact" or "whole"; "" for other starts."""
-        return self._taken_words[0]
+        return self._share_words[0]
 
     @property
     def moves_next_node(self) -> bool:
         """Whether the next step's nodes come after the nodes of this step, in Slurm 24.05 and later."""
-        return self._taken_words[1] == "takes"
+        return self._share_words[1] == "takes"
 
     @cached_property
     def excluded_nodes(self) -> frozenset[str]:
-        """The nodes that a step excludes."""
-        return frozenset(self._taken_words[2].split(","))
+        """The nodes that a step of srun excludes."""
+        return frozenset(self._share_words[2].split(","))
 
     @cached_property
-    def takes(self) -> dict[str, Taken]:
-        """The CPUs and GPUs that a step takes of each of its nodes."""
-        parts = (_NODE_SHARE.fullmatch(text) for text in self._taken_words[3:])
-        return {part[1]: Taken(int(part[2]), int(part[3])) for part in parts if part}
+    def takes(self) -> dict[str, NodeShare]:
+        """The CPUs and GPUs that a step of srun takes of each of its nodes; {} for other starts."""
+        matches = (_NODE_SHARE.fullmatch(text) for text in self._share_words[3:])
+        return {match[1]: NodeShare(int(match[2]), int(match[3])) for match in matches if match}
 
     @cached_property
-    def _taken_words(self) -> tuple[str, ...]:
-        """The words of `taken_text` in step_tasks.py, and three empty words for a step without them."""
+    def _share_words(self) -> tuple[str, ...]:
+        """The words of `node_shares_text` in step_tasks.py, and three empty words for starts without them."""
         return (*self.environment.get("__plan_takes", "").split(), "", "", "")
 
 
@@ -109,7 +113,8 @@ class Step:
     waits: int  # how many times the script called wait before
     processes: tuple[StartedProcess, ...] = field(default=())  # the processes that it starts
     sharing: str = ""  # how the step shares its nodes: "overlap", "exact" or "whole"
-    takes: Mapping[str, Taken] = field(default_factory=dict)  # the CPUs and GPUs that it takes of each node
+    # the CPUs and GPUs that it takes of each node
+    takes: Mapping[str, NodeShare] = field(default_factory=dict)
     # for a launcher of MPI, the number of processes on each node
     by_mpi: Mapping[str, int] = field(default_factory=dict)
 
@@ -144,13 +149,13 @@ def read_record(text: str) -> StartRecord | None:
     The head of stand_in.sh describes the text.
     """
     # Six empty texts are added, so that a damaged record can also be unpacked.
-    name, line, waits, background, folder, count, *rest = (*text.split("\0"), *[""] * 6)
-    if not (line.isdecimal() and waits.isdecimal() and count.isdecimal()):
+    name, line, waits, background, folder, word_count, *rest = (*text.split("\0"), *[""] * 6)
+    if not (line.isdecimal() and waits.isdecimal() and word_count.isdecimal()):
         return None
-    words, pairs = rest[: number_of(count)], rest[number_of(count) :]
+    words, variables = rest[: number_of(word_count)], rest[number_of(word_count) :]
     if words and "/bin/" in words[0] and name.rpartition("/")[2].startswith("python"):
         name, *words = words  # Python was started by the #! of a script such as .venv/bin/torchrun
-    environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+    environment = dict(text.split("=", 1) for text in variables if "=" in text)
     return StartRecord(
         name=name.removeprefix(BIN),
         line=number_of(line),
@@ -174,33 +179,34 @@ def steps(
 
     `batch_environment` is the environment in which the batch script starts.
     """
-    # In place of a container, the program in it is yielded. A container is yielded if no program is recorded.
-    entered = {start.environment["__plan_within"] for start in starts if "__plan_within" in start.environment}
-    starts = [*_numbered([start for start in starts if start.environment.get("__plan_holds") not in entered])]
+    # If the start of the program in a container is recorded, a plan shows this program, not the container.
+    entered_marks = {start.environment.get("__plan_within") for start in starts} - {None}
+    starts = [start for start in starts if start.environment.get("__plan_holds") not in entered_marks]
+    starts = [*_with_step_numbers(starts)]
     sruns = {start.step: start for start in starts if "__plan_tasks" in start.environment}
     for start in starts:
         srun = sruns.get(start.step)
         if srun is start:
             tasks = [other for other in starts if other.step == start.step and other is not start]
-            processes = [
-                _process(other, grant, batch_environment, start) for other in tasks if _is_shown(other)
-            ]
+            processes = [_process(task, grant, batch_environment, srun) for task in tasks if _is_shown(task)]
             yield _step(start, grant, processes)
         elif srun is None and _is_shown(start):
             yield _step(start, grant, [_process(start, grant, batch_environment, None)])
 
 
-def _numbered(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
-    """Yield starts whose step numbers follow the order of the script.
+def _with_step_numbers(starts: Sequence[StartRecord]) -> Iterator[StartRecord]:
+    """Yield the starts, with SLURM_STEP_ID of each task by the order of the steps in the script.
 
     While the script runs, steps in the background get their numbers by chance.
     """
     steps_of_srun = (start for start in starts if start.takes)
     numbers = {start.step: str(number) for number, start in enumerate(steps_of_srun)}
     for start in starts:
-        numbered = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers.get(start.step, ""))
-        is_task = "__plan_rank" in start.environment and start.step in numbers
-        yield replace(start, environment={**start.environment, **numbered}) if is_task else start
+        if "__plan_rank" in start.environment and start.step in numbers:
+            variables = dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), numbers[start.step])
+            yield replace(start, environment={**start.environment, **variables})
+        else:
+            yield start
 
 
 def _is_shown(start: StartRecord) -> bool:
@@ -219,7 +225,7 @@ def _step(start: StartRecord, grant: Grant, processes: Sequence[StartedProcess])
         waits=start.waits,
         processes=tuple(sorted(processes, key=lambda process: process.rank)),
         sharing=start.sharing,
-        takes={node: part for node, part in start.takes.items() if node in grant.nodes},
+        takes={node: share for node, share in start.takes.items() if node in grant.nodes},
         by_mpi={} if start.takes else processes_on_nodes((start.name, *start.words), grant),
     )
 
@@ -229,15 +235,15 @@ def _process(
 ) -> StartedProcess:
     """Return the process of a start. `srun` is the step that starts it, or None for the batch script."""
     environment = start.environment
-    listed = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
-    gpus = [part for part in listed.split(",") if part.isdecimal()]
+    visible_gpus = next((environment[name] for name in GPU_VARIABLES if name in environment), "")
+    gpus = [number for number in visible_gpus.split(",") if number.isdecimal()]
     options = options_of_srun((srun.name, *srun.words)) if srun else ()
     images = (value for name, value, *_ in options if name == "container-image")  # the option of pyxis
     cpus = grant.cpus[0]
     if srun:  # the CPUs of a task: as requested, or its share of the node
-        tasks = environment.get("SLURM_GTIDS", "0").count(",") + 1
+        task_count = environment.get("SLURM_GTIDS", "0").count(",") + 1  # on the node
         node_cpus = number_of(environment.get("SLURM_CPUS_ON_NODE")) or cpus
-        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(node_cpus // tasks, 1)
+        cpus = number_of(environment.get("SLURM_CPUS_PER_TASK")) or max(node_cpus // task_count, 1)
     return StartedProcess(
         node=environment.get("SLURMD_NODENAME", grant.nodes[0]),
         rank=number_of(environment.get("__plan_rank")) if srun else 0,

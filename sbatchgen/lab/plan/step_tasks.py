@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 NEW_STEPS = "24.05"  # the first release whose steps behave as in 26.05; in earlier ones, as in 22.05
 MAX_STEP_TASKS = 1 << 17  # tasks of a step; a plan refuses jobs with more tasks
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
-_EXACT_OPTIONS = frozenset(("exact", "exclusive"))  # the step takes only the CPUs that it uses
-_OVERLAP_OPTIONS = frozenset(("overlap", "het-group", "pack-group"))  # other steps may use all its CPUs
-_NODE_OPTIONS = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))  # naming a step's nodes
+_EXACT_OPTIONS = frozenset(("exact", "exclusive"))  # with them, a step takes only the CPUs that it uses
+_OVERLAP_OPTIONS = frozenset(("overlap", "het-group", "pack-group"))  # other steps may then use all its CPUs
+_NODE_OPTIONS = frozenset(("nodelist", "nodefile", "het-group", "pack-group"))  # they name a step's nodes
 # Options that Slurm passes to a task as variables, such as SLURM_JOB_NAME. Without a value, a variable is 1.
 _VARIABLE_OPTIONS = ("overcommit", "threads-per-core", "job-name", "network")
 _OPTION_VARIABLES = {"label": "SLURM_LABELIO"}
@@ -33,24 +33,24 @@ _OPTION_VARIABLES |= {name: f"SLURM_{name.upper().replace('-', '_')}" for name i
 Options = dict[str, str]  # values by the long names of options; environments have the same type
 
 
-def taken_text(tasks: list[Task], options: Options, job: Job, environment: Options) -> str:
-    """Return the share that a step takes of its nodes as text, such as "exact takes - node1:4:1".
+def node_shares_text(tasks: list[Task], options: Options, job: Job, environment: Options) -> str:
+    """Return the shares that a step takes of its nodes as text, such as "exact takes - node1:4:1".
 
     `StartRecord` reads the words again. The first word says how the step shares its nodes. The second is
     `takes` if the next step begins at the node after this step's nodes, else `passes`. The third word has the
     nodes that the step excludes, or -. A word NAME:CPUS:GPUS follows for each node.
     """
     node_tasks, names = tasks[0]["node_tasks"], tasks[0]["names"]
-    per_task = max(_cpus_per_task(options, job, environment), 1)
-    node_parts = (
-        f"{name}:{count * per_task}:{_gpus_of_step(options, job, name, len(names), count)}"
+    cpus_per_task = max(_cpus_per_task(options, job, environment), 1)
+    shares = (
+        f"{name}:{count * cpus_per_task}:{_gpus_of_step(options, job, name, len(names), count)}"
         for name, count in zip(names, node_tasks, strict=True)
     )
-    is_named = _NODE_OPTIONS.intersection(options)
-    excluded = {*job["nodes"]} - {*(names if is_named else _candidate_nodes(options, job))}
-    turn = "passes" if is_named or "exclude" in options else "takes"
+    names_nodes = _NODE_OPTIONS.intersection(options)
+    excluded = {*job["nodes"]} - {*(names if names_nodes else _candidate_nodes(options, job))}
+    turn = "passes" if names_nodes or "exclude" in options else "takes"
     sharing = _sharing(options, job, environment)
-    return " ".join((sharing, turn, ",".join(sorted(excluded)) or "-", *node_parts))
+    return " ".join((sharing, turn, ",".join(sorted(excluded)) or "-", *shares))
 
 
 def _sharing(options: Options, job: Job, environment: Options) -> str:
@@ -60,8 +60,8 @@ def _sharing(options: Options, job: Job, environment: Options) -> str:
     """
     if _OVERLAP_OPTIONS.intersection(options):
         return "overlap"
-    takes_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
-    return "exact" if takes_cpus or _EXACT_OPTIONS.intersection(options) else "whole"
+    counts_cpus = job["release"] >= "22.05" and _cpus_per_task(options, job, environment)
+    return "exact" if counts_cpus or _EXACT_OPTIONS.intersection(options) else "whole"
 
 
 def tasks_of_step(
@@ -88,7 +88,7 @@ def tasks_of_step(
     node_tasks, refusal = _tasks_on_nodes(names, total, options, job, environment, is_job_total=not requested)
     if refusal:
         return [], refusal
-    numbers = [(node, local) for node, tasks in enumerate(node_tasks) for local in range(tasks)]
+    numbers = [(node, local) for node, task_count in enumerate(node_tasks) for local in range(task_count)]
     order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
     if order.startswith(("cyclic", "*:", "plane=1")):  # the next rank runs on the next node
         numbers.sort(key=lambda node_and_local: node_and_local[::-1])
@@ -102,11 +102,11 @@ def tasks_of_step(
 
 def _node_count(names: list[str], options: Options, job: Job, environment: Options) -> tuple[int, str]:
     """Return how many of the nodes `names` a step gets, and the reason why Slurm refuses the step, or ""."""
-    low, high = _node_range(options.get("nodes", ""))
+    smallest, largest = _node_range(options.get("nodes", ""))
     ntasks = number_of(options.get("ntasks")) or number_of(environment.get("SLURM_NTASKS"))
-    least = min(low, ntasks or low)  # srun takes no more nodes than tasks
+    least = min(smallest, ntasks or smallest)  # srun takes no more nodes than tasks
     # Without --nodes, the step gets all nodes of the job.
-    count = max(least, min(high, len(names))) or min(len(names), len(job["nodes"]))
+    count = max(least, min(largest, len(names))) or min(len(names), len(job["nodes"]))
     if count > len(names) or not names:
         too_few_nodes = f"Only allocated {len(names)} nodes asked for {least}"
         return 0, too_few_nodes if names else "Requested node configuration is not available"
@@ -118,7 +118,7 @@ def _tasks_on_nodes(
 ) -> tuple[list[int], str]:
     """Return the number of tasks on each node, and the reason why Slurm refuses the step, or "".
 
-    `total` is the number of all tasks. `is_job_total`: it comes from the job, not from the step's options.
+    `total` is the number of all tasks. `is_job_total`: the number comes from the job, not from the step.
     """
     share, rest = divmod(total, len(names))
     node_tasks = [share + (node < rest) for node in range(len(names))]
@@ -126,14 +126,14 @@ def _tasks_on_nodes(
     if total == sum(job["tasks"]) and len(names) == len(job["nodes"]) and is_job_total:
         node_tasks = list(job["tasks"])
     if job["knows_cpus"] and "overcommit" not in options:
-        per_task = max(_cpus_per_task(options, job, environment), 1)
+        cpus_per_task = max(_cpus_per_task(options, job, environment), 1)
         cpus = dict(zip(job["nodes"], job["cpus"], strict=True))
-        node_tasks = _fitted_tasks(node_tasks, [cpus[name] // per_task for name in names])
+        node_tasks = _fitted_tasks(node_tasks, [cpus[name] // cpus_per_task for name in names])
         if sum(node_tasks) < total:
             return [], "Unable to create step for job: More processors requested than permitted"
     per_task = int(job["gpus_per_task"])
     gpus = dict(zip(job["nodes"], job["gpus"], strict=True))
-    if per_task and any(tasks * per_task > gpus[name] for name, tasks in zip(names, node_tasks, strict=True)):
+    if any(count * per_task > gpus[name] for name, count in zip(names, node_tasks, strict=True)):
         return [], "Unable to create step for job: Insufficient GRES available in allocation"
     return node_tasks, ""
 
@@ -143,17 +143,17 @@ def _fitted_tasks(node_tasks: list[int], limits: list[int]) -> list[int]:
 
     The tasks above a node's limit go to the first nodes that are below theirs.
     """
-    fitting = [min(tasks, limit) for tasks, limit in zip(node_tasks, limits, strict=True)]
-    rest = sum(node_tasks) - sum(fitting)
+    counts = [min(count, limit) for count, limit in zip(node_tasks, limits, strict=True)]
+    remaining = sum(node_tasks) - sum(counts)
     for node, limit in enumerate(limits):
-        more = min(rest, limit - fitting[node])
-        fitting[node] += more
-        rest -= more
-    return fitting
+        added = min(remaining, limit - counts[node])
+        counts[node] += added
+        remaining -= added
+    return counts
 
 
 def _node_range(text: str) -> tuple[int, int]:
-    """Return the least and the largest number of nodes in a --nodes such as 2-4; 0 for a text without one."""
+    """Return the smallest and the largest number in a value of --nodes such as 2-4; 0 without a number."""
     if text[-1:] in ("k", "K", "m", "M"):
         number = number_of(text.rstrip("kKmM")) * (1024 if text[-1] in "kK" else 1024**2)
         return number, number
@@ -168,8 +168,8 @@ def _requested_tasks(options: Options, job: Job, environment: Options, nodes: in
     """Return the number of tasks that a step asks for; 0 if the job's number of tasks counts."""
     ntasks = number_of(options.get("ntasks", "").strip().removeprefix("+"))
     if per_gpu := _tasks_per_gpu(options, environment):  # Slurm looks at --ntasks-per-gpu first
-        known = ntasks or number_of(environment.get("SLURM_NTASKS"))
-        return max(known, per_gpu * _total_gpus(options, job, environment, nodes))
+        given_tasks = ntasks or number_of(environment.get("SLURM_NTASKS"))
+        return max(given_tasks, per_gpu * _total_gpus(options, job, environment, nodes))
     per_node = number_of(_tasks_per_node(options)) or number_of(environment.get("SLURM_NTASKS_PER_NODE"))
     is_per_node_first = "nodes" in options and per_node and job["release"] >= NEW_STEPS
     if ntasks or (environment.get("SLURM_NTASKS") and not is_per_node_first):
@@ -199,7 +199,7 @@ def _total_gpus(options: Options, job: Job, environment: Options, nodes: int) ->
 
 
 def _gpu_refusal(options: Options, job: Job, environment: Options) -> str:
-    """Return why srun refuses the GPUs that a step asks for; "" if the step gets them."""
+    """Return the reason why srun refuses the GPUs that a step asks for; "" if the step gets them."""
     is_gres = options.get("gres", "").startswith("gpu")
     is_per_node = "SLURM_GPUS_PER_NODE" in environment or "gpus-per-node" in options
     if is_gres and is_per_node and job["release"] >= "26.05":
@@ -215,15 +215,15 @@ def _gpu_refusal(options: Options, job: Job, environment: Options) -> str:
 
 
 def _memory_refusal(options: Options, environment: Options) -> str:
-    """Return why srun refuses the variables for memory in its environment; "" if srun accepts them."""
-    present = [unit for unit in ("CPU", "GPU", "NODE") if environment.get(f"SLURM_MEM_PER_{unit}")]
-    if len(present) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
+    """Return the reason why srun refuses its variables such as SLURM_MEM_PER_CPU; "" if it accepts them."""
+    set_units = [unit for unit in ("CPU", "GPU", "NODE") if environment.get(f"SLURM_MEM_PER_{unit}")]
+    if len(set_units) < 2 or {"mem", "mem-per-cpu", "mem-per-gpu"} & options.keys():
         return ""  # with such an option, srun ignores the variables
     return "SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU, and SLURM_MEM_PER_NODE are mutually exclusive."
 
 
 def _number_refusal(options: Options, job: Job, environment: Options) -> str:
-    """Return why srun refuses the numbers in its options; "" if srun accepts them."""
+    """Return the reason why srun refuses the numbers in its options; "" if srun accepts them."""
     for name in ("ntasks", "ntasks-per-node", "tasks-per-node", "cpus-per-task", "ntasks-per-gpu"):
         value = options.get(name, "1")
         if not (number_of(value.strip().removeprefix("+")) or _is_placeholder(value, environment)):
@@ -242,7 +242,7 @@ def _number_refusal(options: Options, job: Job, environment: Options) -> str:
 
 
 def _per_gpu_refusal(options: Options, job: Job, environment: Options) -> str:
-    """Return why srun refuses --ntasks-per-gpu with its other options; "" if srun accepts them."""
+    """Return the reason why srun refuses --ntasks-per-gpu with its other options; "" if srun accepts them."""
     if not _tasks_per_gpu(options, environment):
         return ""
     message = "is mutually exclusive with --ntasks-per-gpu and SLURM_NTASKS_PER_GPU"
@@ -257,7 +257,7 @@ def _per_gpu_refusal(options: Options, job: Job, environment: Options) -> str:
 
 
 def _is_placeholder(value: str, environment: Options) -> bool:
-    """Return whether a value is a stand-in: ARG1 for an argument, UNKNOWN for an output, NAME for $NAME."""
+    """Return whether a dry run has made up a value: ARG1 for $1, UNKNOWN for an output, NAME for $NAME."""
     return value.startswith("ARG") or "UNKNOWN" in value or environment.get(value) == value
 
 
@@ -336,9 +336,8 @@ def _number_variables(tasks_on_node: int, options: Options, job: Job, environmen
     per_task = _cpus_per_task(options, job, environment)
     if per_task or _sharing(options, job, environment) == "exact":
         values["SLURM_CPUS_ON_NODE"] = str(max(per_task, 1) * tasks_on_node)
-    if options.get("ntasks-per-node") and (
-        "SLURM_NTASKS_PER_NODE" not in environment or (is_new and "nodes" in options)
-    ):
+    is_option_first = "SLURM_NTASKS_PER_NODE" not in environment or (is_new and "nodes" in options)
+    if is_option_first and options.get("ntasks-per-node"):
         values["SLURM_NTASKS_PER_NODE"] = options["ntasks-per-node"]
     return values
 
@@ -380,11 +379,12 @@ def _option_variables(tasks: int, nodes: int, options: Options, job: Job, enviro
 
 
 def _gpus_of_step(options: Options, job: Job, name: str, nodes: int, tasks: int) -> int:
-    """Return the GPUs that a step of `nodes` nodes gets on the node `name`, where it runs `tasks` tasks."""
+    """Return the number of GPUs that a step of `nodes` nodes gets on a node, where it runs `tasks` tasks."""
     node = job["nodes"].index(name)
     limit = int(job["gpus"][node])
     for option in ("gres", "gpus-per-node"):
-        for item in options.get(option, "").split(",") if option in options else ():
+        items = options[option].split(",") if option in options else []
+        for item in items:
             if option != "gres" or item.startswith(("gpu", "none")):  # such as gpu:a100:2; "none" is 0
                 count = number_of(item.rpartition(":")[2]) if item[-1:].isdecimal() else int(item != "none")
                 return min(count, limit)
@@ -397,7 +397,7 @@ def _gpus_of_step(options: Options, job: Job, name: str, nodes: int, tasks: int)
 
 
 def _visible_gpus(local: int, count: int, tasks: int, options: Options, job: Job) -> list[int]:
-    """Return the GPUs that task number `local` of `tasks` sees, of its step's `count` GPUs on the node."""
+    """Return the GPUs that task number `local` of a node's `tasks` sees, of the step's `count` GPUs there."""
     is_new = job["release"] >= NEW_STEPS
     per_task = _gpus_per_task(options, job) if is_new or tasks > 1 else 0
     kind, _, value = options.get("gpu-bind", "").replace("verbose,", "").partition(":")

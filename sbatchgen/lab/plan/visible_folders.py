@@ -2,6 +2,7 @@
 
 The user chooses some of these folders, and the script names others. A folder with secrets, or with sockets of
 other programs, is not shown. A layer in memory over each folder takes the changes that the script makes.
+Folders stay open and are named by their descriptors, so that others can't replace them before they are shown.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from sbatchgen.base.machine.mounts import Mount, above, below, mounts, within
 from sbatchgen.base.machine.temporary import temporary_folder
 from sbatchgen.lab.plan.copies import (
     Files,
-    copied_part,
-    copied_tree,
-    copy,
-    folder_in,
-    part_to_copy,
+    copy_folder,
+    files_to_copy,
+    folder_contents,
+    open_subfolder,
+    tree_contents,
     why_unsafe,
 )
 from sbatchgen.lab.sandbox.box import Box, LayersRefusedError, Mark
@@ -37,8 +38,8 @@ _PROGRAM_FOLDERS = ("/usr", "/nix", "/gnu")  # folders that each sandbox shows
 _SYSTEM_FOLDERS = ("/usr", "/var")  # box.py decides which of their folders a sandbox shows
 _MAX_FOLDERS = 64  # the limit for folders that the script names, and for the mounts below each folder
 _SANDBOX_STARTS = 4  # starts of a sandbox, each without the layers that the system refused before
-_MARK_ENTRIES = 8  # entries in the mark of a folder, by which the sandbox recognizes the folder
-_MARK_NAMES = 5000  # names in the mark of a folder over which copies lie
+_MARK_ENTRIES = 8  # entries in the mark by which the sandbox recognizes a folder
+_MARK_NAMES = 5000  # names in the mark of a folder with copies over it
 _MAX_LAYERS = 300  # layers of all folders together
 _MAX_ENTRIES = 1000  # entries of a folder whose links are followed
 # An absolute path in a script, such as /data/train, but not the end of a relative path or a URL.
@@ -56,7 +57,7 @@ class ShownFolders(NamedTuple):
     marks: dict[str, Mark]
     files: Files  # copies of small files, for folders that can't have a layer
     read_only: dict[str, int]  # by path: the descriptor of a folder that is shown without a layer
-    not_shown: dict[str, str]  # by path: the reason why a folder is not shown, or only in parts
+    not_shown: dict[str, str]  # by path: the reason why a folder is not shown, or is shown only in parts
     without_layer: frozenset[str]  # folders over which the system allows no layer
 
     def in_box(self, box: Box) -> Box:
@@ -75,7 +76,7 @@ class ShownFolders(NamedTuple):
 class VisibleFolders:
     """The folders that a script sees, and the rules by which a folder may be shown."""
 
-    # by path: the descriptor of a home folder of the user, or None; a home is never shown as a whole
+    # by the path of a home folder: its descriptor, or None if it does not exist; never shown as a whole
     homes: dict[str, int | None]
     chosen_folders: tuple[str, ...]  # folders that the user chose, such as the folder of submission
     cleanup: ExitStack  # closes the descriptors and removes the copies at its end
@@ -88,47 +89,47 @@ class VisibleFolders:
     layer_refusals: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()  # the mounts of this machine
 
-    def run(self, start: Callable[[ShownFolders], T]) -> T:
-        """Call `start`, which runs a sandbox, and return its result.
+    def run(self, run_sandbox: Callable[[ShownFolders], T]) -> T:
+        """Call `run_sandbox` with the opened folders, and return its result.
 
-        If the system refuses some layers, `start` is called again without these layers.
+        If the system refuses some layers, `run_sandbox` is called again without these layers.
         """
         for attempt in range(_SANDBOX_STARTS):
             with self.open() as shown:
                 try:
-                    return start(shown)
+                    return run_sandbox(shown)
                 except LayersRefusedError as error:
-                    why = "others move it" if error.is_moved else "its file system allows no layer"
+                    reason = "others move it" if error.is_moved else "its file system allows no layer"
                     # A file that was made meanwhile may look like a move, so the first move is ignored.
                     if attempt or not error.is_moved:
-                        self.layer_refusals.update(dict.fromkeys(error.paths, why))
+                        self.layer_refusals.update(dict.fromkeys(error.paths, reason))
         with self.open() as shown:
-            return start(shown)
+            return run_sandbox(shown)
 
     def with_paths(self, paths: Iterable[str]) -> VisibleFolders:
         """Return these folders, and the folders of `paths` that exist and may be shown."""
         folders = dict.fromkeys(self.named_folders)
         for path in paths:
-            if len(folders) < _MAX_FOLDERS and (
-                folder := self._outermost(path, [*self.chosen_folders, *folders])
-            ):
+            if len(folders) >= _MAX_FOLDERS:
+                break
+            if folder := self._outermost_folder(path, [*self.chosen_folders, *folders]):
                 folders[folder] = None
         return replace(self, named_folders=tuple(folders))
 
-    def _outermost(self, path: str, shown: Sequence[str]) -> str:
+    def _outermost_folder(self, path: str, shown_folders: Sequence[str]) -> str:
         """Return the outermost folder around a path that may be shown as a whole.
 
         A folder with mounts below can't be shown as a whole. If all folders around the path have mounts
         below, the innermost of these folders is returned. Returns "" if the path is already shown, does not
         exist, or may not be shown.
         """
-        real = path_of(path)
-        shown_whole = [folder for folder in shown if folder == path or not self._has_mounts(folder)]
-        is_in_shown_folder = _is_in_one(path, shown_whole)
-        if not real or (is_in_shown_folder and _is_in_one(real, shown_whole)):
+        real_path = path_of(path)
+        whole_folders = [folder for folder in shown_folders if folder == path or not self._has_mounts(folder)]
+        is_in_shown_folder = _is_in_one(path, whole_folders)
+        if not real_path or (is_in_shown_folder and _is_in_one(real_path, whole_folders)):
             return ""
-        # If the path is in a shown folder, it is a link to a target that is not. So the target must be shown.
-        parts = (real if is_in_shown_folder else os.path.normpath(path)).split("/")[1:]
+        # A path in a shown folder is here a link to a target outside. So the target must be shown.
+        parts = (real_path if is_in_shown_folder else os.path.normpath(path)).split("/")[1:]
         outermost = ""
         # The search begins at the second folder: for /data/project/run, at /data/project, not at /data.
         for depth in range(min(2, len(parts)), len(parts) + 1):
@@ -137,7 +138,7 @@ class VisibleFolders:
                 outermost = folder
                 if not self._has_mounts(folder):
                     break
-        return "" if outermost in shown else outermost
+        return "" if outermost in shown_folders else outermost
 
     def _has_mounts(self, path: str) -> bool:
         """Return whether other file systems are mounted below a folder."""
@@ -149,7 +150,7 @@ class VisibleFolders:
             os.close(descriptor)
 
     def may_be_shown(self, path: str, *, is_chosen: bool) -> bool:
-        """Return whether a folder exists and may be shown; `is_chosen`: the user chose it."""
+        """Return whether a folder exists and may be shown; `is_chosen`: the user chose the folder."""
         descriptor = self.open_folder(path, is_chosen=is_chosen)
         if descriptor is not None:
             os.close(descriptor)
@@ -174,25 +175,26 @@ class VisibleFolders:
         homes = [home for home in self.homes.values() if home is not None]
         if any(within(descriptor, home, self.mounts) is not None for home in homes):
             return False
-        is_mine, is_shared = status.st_uid == os.getuid(), _is_in_one(path, _SHARED_FOLDERS)
+        is_own, is_shared = status.st_uid == os.getuid(), _is_in_one(path, _SHARED_FOLDERS)
         is_secret = self._is_hidden_at_home(descriptor, homes) or _is_in_one(path, _SECRET_FOLDERS)
         if is_secret and not (is_shared and is_chosen):  # the shared folder /dev/shm is in the secret /dev
             return False
         if is_chosen:
-            return is_mine or not is_shared
+            return is_own or not is_shared
         if is_shared or _is_in_one(path, _SYSTEM_FOLDERS):
             return False
         # Root has no special rights in the sandbox. It enters a folder of another user only if all users can.
         if os.getuid() == 0:
-            statuses = [os.stat(part) for part in (path, *map(str, PurePath(path).parents))]
+            statuses = [os.stat(folder) for folder in (path, *map(str, PurePath(path).parents))]
             if not all(each.st_uid == 0 or each.st_mode & 0o1 for each in statuses):
                 return False
-        return is_mine or status.st_uid == 0 or status.st_mode & 0o5 == 0o5
+        can_all_read = status.st_mode & 0o5 == 0o5
+        return is_own or status.st_uid == 0 or can_all_read
 
     def _is_hidden_at_home(self, descriptor: int, homes: Sequence[int]) -> bool:
         """Return whether an open folder is in a hidden folder of a home folder, such as ~/.ssh.
 
-        Devices and inodes are compared too, in case the home folder is mounted under a second path.
+        Devices and inodes are also compared, because the home folder may be mounted under a second path.
         """
         path = _real_path(descriptor)
         if any(path.startswith(f"{home}/.") for home in self.homes):
@@ -200,13 +202,13 @@ class VisibleFolders:
         if any((within(home, descriptor, self.mounts) or "").startswith(".") for home in homes):
             return True
         home_ids = [(status.st_dev, status.st_ino) for status in map(os.fstat, homes)]
-        name_below = ""  # the name of the folder that the loop saw last, which is in `folder`
+        inner_name = ""  # the name of the folder in `folder` that is around the path, such as .ssh
         for folder in above(path):
             with suppress(OSError):
                 status = os.stat(folder)
-                if (status.st_dev, status.st_ino) in home_ids and name_below.startswith("."):
+                if (status.st_dev, status.st_ino) in home_ids and inner_name.startswith("."):
                     return True
-            name_below = folder.rpartition("/")[2]
+            inner_name = folder.rpartition("/")[2]
         return False
 
     @contextmanager
@@ -228,30 +230,29 @@ class _Opening:
     def open_all(self) -> ShownFolders:
         """Open the folders and return their descriptors."""
         visible = self.visible
-        chosen_by_path = {
-            path: path in visible.chosen_folders for path in (*visible.named_folders, *visible.chosen_folders)
-        }
-        todo = sorted(chosen_by_path.items())
-        while todo and len(self.opened) < _MAX_LAYERS:
-            path, is_chosen = todo.pop(0)
+        paths = (*visible.named_folders, *visible.chosen_folders)
+        # The folders to open, outer folders first: the path, and whether the user chose it.
+        queue = sorted((path, path in visible.chosen_folders) for path in {*paths})
+        while queue and len(self.opened) < _MAX_LAYERS:
+            path, is_chosen = queue.pop(0)
             if (descriptor := visible.open_folder(path, is_chosen=is_chosen)) is None:
                 continue
             self.stack.callback(os.close, descriptor)
-            real = _real_path(descriptor)
-            outer = [folder for folder in self.opened if path.startswith(f"{folder}/")]
+            real_path = _real_path(descriptor)
+            outer_folders = [folder for folder in self.opened if path.startswith(f"{folder}/")]
             is_link = any(
-                _real_path(self.opened[folder][0]) + path[len(folder) :] != real for folder in outer
+                _real_path(self.opened[folder][0]) + path[len(folder) :] != real_path
+                for folder in outer_folders
             )
             # The layer of the outer folder shows the link itself, so the target of the link needs a layer.
-            shown_path = real if is_link else os.path.normpath(path)
+            shown_path = real_path if is_link else os.path.normpath(path)
             if shown_path in self.opened:
                 continue
             self.opened[shown_path] = descriptor, is_chosen
             # Each mount below the folder needs a layer of its own.
-            mounted = [
-                path + mount[len(real) :] for mount in below(descriptor, visible.mounts)[:_MAX_FOLDERS]
-            ]
-            todo = sorted({**dict.fromkeys(mounted, is_chosen), **dict(todo)}.items())
+            mount_points = below(descriptor, visible.mounts)[:_MAX_FOLDERS]
+            mounted = [path + mount_point[len(real_path) :] for mount_point in mount_points]
+            queue = sorted({**dict.fromkeys(mounted, is_chosen), **dict(queue)}.items())
         for path in sorted(self.opened):
             self._show(path, *self.opened[path])
         for path in sorted({*visible.always_shown}):
@@ -262,9 +263,9 @@ class _Opening:
         """Show an open folder by a layer, by its parts, or by copies of its small files."""
         visible = self.visible
         if path in visible.layer_refusals:
-            files, large = copied_tree(descriptor, path, self.opened)
+            files, omitted_count = tree_contents(descriptor, path, excluded_paths=self.opened)
             self.result.files.update(files)
-            if large or not files:
+            if omitted_count or not files:
                 exception = "; the small files in it are" if files else ""
                 self.result.not_shown[path] = f"{visible.layer_refusals[path]}{exception}"
         elif below(descriptor, visible.mounts):
@@ -276,74 +277,75 @@ class _Opening:
         copies = self.visible.copies
         if path not in copies:  # each folder is copied once, however often the sandbox starts
             copies[path] = self._make_copies(descriptor, is_chosen=is_chosen)
-        copied = copies[path]
-        self.result.layers[path] = [descriptor] if copied is None else [descriptor, copied]
-        self._mark(path, descriptor, is_covered=copied is not None)
+        copies_descriptor = copies[path]
+        parts = [descriptor] if copies_descriptor is None else [descriptor, copies_descriptor]
+        self.result.layers[path] = parts
+        self._mark(path, descriptor, has_copies=copies_descriptor is not None)
 
     def _make_copies(self, descriptor: int, *, is_chosen: bool) -> int | None:
         """Copy the files of an open folder that need a copy.
 
         Returns a descriptor of the folder with the copies; None if no file needs a copy.
         """
-        if (part := part_to_copy(descriptor, is_chosen=is_chosen)) == "none":
+        if (needed_copies := files_to_copy(descriptor, is_chosen=is_chosen)) == "none":
             return None
         cleanup = self.visible.cleanup
-        to = cleanup.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
-        to.mkdir()
-        copy(descriptor, str(to), only_unknown=part == "some")
-        copied = os.open(to, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        cleanup.callback(os.close, copied)
-        return copied
+        target = cleanup.enter_context(temporary_folder("sbatchgen-plan-")) / "copy"
+        target.mkdir()
+        copy_folder(descriptor, str(target), only_unknown=needed_copies == "some")
+        copies_descriptor = os.open(target, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        cleanup.callback(os.close, copies_descriptor)
+        return copies_descriptor
 
-    def _mark(self, path: str, descriptor: int, *, is_covered: bool = False) -> None:
+    def _mark(self, path: str, descriptor: int, *, has_copies: bool = False) -> None:
         """Record the mark by which the sandbox recognizes an open folder.
 
-        If copies lie over the folder (`is_covered`), its mark has the names of all entries. The mark of any
-        other folder has its first entries.
+        If the folder has copies over it, its mark also has the names of all entries.
         """
-        limit = _MARK_NAMES if is_covered else _MARK_ENTRIES
+        limit = _MARK_NAMES if has_copies else _MARK_ENTRIES
         try:
-            at = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
+            readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
         except OSError:  # the script can't read the folder either
             return
         try:
-            with os.scandir(at) as entries:
-                first = [entry for entry, _ in zip(entries, range(limit), strict=False)]
-            compared = []
-            for entry in first[:_MARK_ENTRIES]:
+            with os.scandir(readable) as entries:
+                first_entries = [entry for entry, _ in zip(entries, range(limit), strict=False)]
+            marked_entries = []
+            for entry in first_entries[:_MARK_ENTRIES]:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
-                    compared.append((entry.name, status.st_ctime_ns, status.st_ino))
+                    marked_entries.append((entry.name, status.st_ctime_ns, status.st_ino))
         finally:
-            os.close(at)
-        has_all_names = len(first) < limit
-        if not is_covered or has_all_names:
-            self.result.marks[path] = compared, [entry.name for entry in first] if is_covered else None
+            os.close(readable)
+        if not has_copies:
+            self.result.marks[path] = marked_entries, None
+        elif len(first_entries) < limit:  # these are all entries
+            self.result.marks[path] = marked_entries, [entry.name for entry in first_entries]
 
     def _show_parts(self, path: str, descriptor: int, *, is_chosen: bool) -> None:
         """Show each folder in a folder by itself, because a folder with mounts below can't have a layer."""
         try:
-            part = copied_part(descriptor, path)
+            contents = folder_contents(descriptor, path)
         except OSError:
             return
-        self.result.files.update(part.files if is_chosen else {path: None})
+        self.result.files.update(contents.files if is_chosen else {path: None})
         if not is_chosen and not _is_in_one(path, self.result.not_shown):
             self.result.not_shown[path] = "has mounts below; the folders in it are"
-        hidden = 0  # folders that are not shown, because there are too many layers
-        for name in part.folders:
+        hidden_count = 0  # folders that are not shown, because there are too many layers
+        for name in contents.folder_names:
             inner_path = f"{path}/{name}"
             if inner_path in self.opened:
                 continue
             if len(self.result.layers) >= _MAX_LAYERS:
-                hidden += 1
+                hidden_count += 1
                 continue
             with suppress(OSError):
-                inner = folder_in(descriptor, name)
+                inner = open_subfolder(descriptor, name)
                 self.stack.callback(os.close, inner)
                 is_readable = os.access(f"/proc/self/fd/{inner}", os.R_OK | os.X_OK)
                 if is_readable and self.visible.allows(inner, is_chosen=True):
                     self._show(inner_path, inner, is_chosen)
-        if is_chosen and (part.large or hidden):
+        if is_chosen and (contents.large_count or hidden_count):
             self.result.not_shown[path] = "has mounts below; the folders and small files in it are"
 
     def _show_always(self, path: str) -> None:
@@ -351,20 +353,20 @@ class _Opening:
 
         If the folder can't have a layer, the script sees the folder itself, read-only, unless it is unsafe.
         """
-        shown = (*self.result.layers, *self.result.read_only, *_PROGRAM_FOLDERS)
+        shown_folders = (*self.result.layers, *self.result.read_only, *_PROGRAM_FOLDERS)
         if (descriptor := _folder_descriptor(path)) is None:
             return
         self.stack.callback(os.close, descriptor)
         has_mounts = below(descriptor, self.visible.mounts)
-        if path in self.result.files or (_is_in_one(path, shown) and not has_mounts):
+        if path in self.result.files or (_is_in_one(path, shown_folders) and not has_mounts):
             return
         if path == _KERNEL_FACTS:
             self.result.read_only[path] = descriptor
         elif path not in self.visible.layer_refusals and not has_mounts:
             self.result.layers[path] = [descriptor]
             self._mark(path, descriptor)
-        elif why := why_unsafe(descriptor):
-            self.result.not_shown[path] = why
+        elif reason := why_unsafe(descriptor):
+            self.result.not_shown[path] = reason
         else:
             self.result.read_only[path] = descriptor
 
@@ -385,9 +387,9 @@ def visible_folders(
     rules say. `cleanup` closes the descriptors and removes the copies at its end.
     """
     homes: dict[str, int | None] = {}
-    for place in (home, account_home()):
-        if place.strip("/"):
-            homes[os.path.realpath(place)] = descriptor = _folder_descriptor(place)
+    for path in (home, account_home()):
+        if path.strip("/"):
+            homes[os.path.realpath(path)] = descriptor = _folder_descriptor(path)
             if descriptor is not None:
                 cleanup.callback(os.close, descriptor)
     visible = VisibleFolders(homes, (), cleanup, tuple(always_shown), mounts=mounts())

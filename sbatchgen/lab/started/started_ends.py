@@ -258,7 +258,7 @@ def _download_without_internet(plan: DryRun) -> Iterator[Hit]:
         return
     lines = set()
     for entry in plan.trace:
-        if entry.line not in lines and (words := _downloading_words(entry.command)):
+        if entry.line not in lines and (words := _downloading_words(entry.text)):
             lines.add(entry.line)
             what = f"{words} needs the internet, and nodes of {names[0]} have none"
             why = "internet: false in the profile says that nodes can't"

@@ -114,8 +114,7 @@ def _launcher_waits_for_nodes(plan: DryRun) -> Iterator[Hit]:
 def _is_started_elsewhere(plan: DryRun, name: str) -> bool:
     """Return whether a program such as ssh starts a launcher on other nodes. A plan does not follow ssh."""
     return any(
-        entry.command.partition(" ")[0] in programs("elsewhere") and name in entry.command
-        for entry in plan.trace
+        entry.text.partition(" ")[0] in programs("elsewhere") and name in entry.text for entry in plan.trace
     )
 
 
