@@ -24,14 +24,14 @@ MAX_FILE_BYTES = 4 << 20  # bytes of each file in the report
 MAX_RECORDS = 4000  # records of started programs in the report
 _REPORT_BYTES = 64 << 20  # bytes of all files in the report
 _POLL_S = 0.02  # seconds between two measurements
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # units of CPU time in /proc
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")  # units of CPU time in /proc, in a second
 _PAGE_BYTES = resource.getpagesize()
 _INODE_BYTES = 1 << 10  # bytes of the kernel's memory for a file
 _PR_SET_DUMPABLE = 4  # the option of prctl(2) that hides the memory of this process
-_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # calls of landlock(7), with these numbers on all machines
+_CREATE_RULESET, _RESTRICT_SELF = 444, 446  # the numbers of calls of landlock(7), on all machines
 _MAX_COUNTED = 100_000  # files of a folder whose bytes are counted
 _INODE_BITS = 0xFFFFFFFF  # overlayfs keeps only the low 32 bits of an inode's number
-_RESERVED_FRACTION = 8  # 1/8 of a disk's free bytes and inodes stays free
+_RESERVED_DIVISOR = 8  # 1/8 of a disk's free bytes and inodes stays free
 
 
 def main(task: dict[str, Any]) -> None:
@@ -41,8 +41,8 @@ def main(task: dict[str, Any]) -> None:
     A line for each file follows, with its size and name. After an empty line come the texts of the files.
     """
     os.closerange(3, 1 << 20)  # through .. of an inherited folder, a program could leave the sandbox
-    if moved := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
-        os.write(2, "\0".join(["", *moved]).encode("utf-8", "surrogateescape"))
+    if moved_folders := [path for path, mark in task["marks"].items() if not is_marked(path, mark)]:
+        os.write(2, "\0".join(["", *moved_folders]).encode("utf-8", "surrogateescape"))
         os._exit(1)
     os.write(1, b"+")  # tells box.py that the sandbox has started
     prctl = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
@@ -51,7 +51,8 @@ def main(task: dict[str, Any]) -> None:
     os.umask(0o022)
     for name, content in task["files"].items():
         make_entry(name, content)
-    # execve closes the write end of the pipe. Until then, the new process has the memory of this process.
+    # This process waits until execve closes the write end of the pipe. Until then, the new process shares the
+    # memory of this process, and would be measured with it.
     read_end, write_end = os.pipe()
     if not (program := os.fork()):
         try:
@@ -64,11 +65,12 @@ def main(task: dict[str, Any]) -> None:
     status, limit, memory = watch(program, task["limits"], task["in_memory"], disks)
     kill_all()
     files, is_whole = report_files(task["place"])
-    limit = limit if limit or is_whole else "records"
-    head = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
-    head += [f"{len(data)} {name}" for name, data in files.items()]
+    if not limit and not is_whole:
+        limit = "records"
+    head_lines = [f"{status if status >= 0 else 128 - status} {memory} {newest_pid()} {limit}"]
+    head_lines += [f"{len(data)} {name}" for name, data in files.items()]
     with open(1, "wb") as report:
-        report.writelines(("\n".join([*head, "", ""]).encode(), *files.values()))
+        report.writelines(("\n".join([*head_lines, "", ""]).encode(), *files.values()))
 
 
 def kill_all() -> None:
@@ -76,7 +78,7 @@ def kill_all() -> None:
     while True:  # several times, because a process may start another one before it is killed
         try:
             os.kill(-1, signal.SIGKILL)
-            while os.waitpid(-1, os.WNOHANG)[0]:  # ended processes that no process waits for slow down a kill
+            while os.waitpid(-1, os.WNOHANG)[0]:  # an ended process slows down a kill until its parent waits
                 pass
         except OSError:
             break
@@ -89,18 +91,19 @@ def is_marked(path: str, mark: tuple[list[tuple[str, int, int]], list[str] | Non
     some entries with their times of change and inodes; the names of all entries if copies lie over the
     folder, else None; and the names that bubblewrap has made in the folder.
     """
-    entries, all_names, names_made = mark
-    present = {*os.listdir(path)}.difference(names_made) if os.access(path, os.R_OK | os.X_OK) else set()
+    marked_entries, all_names, made_names = mark
+    names = {*os.listdir(path)}.difference(made_names) if os.access(path, os.R_OK | os.X_OK) else set()
     if all_names is not None:
-        return present <= {*all_names}
-    for name, changed_ns, inode in entries:
+        return names <= {*all_names}
+    for name, changed_ns, inode in marked_entries:
         try:
             status = os.lstat(f"{path}/{name}")
         except OSError:
             continue
-        if status.st_ctime_ns == changed_ns or not (status.st_ino ^ inode) & _INODE_BITS:
+        has_same_inode = not (status.st_ino ^ inode) & _INODE_BITS
+        if status.st_ctime_ns == changed_ns or has_same_inode:
             return True
-    return not present
+    return not names  # an empty folder has no entries by which to recognize it
 
 
 def make_entry(name: str, content: tuple[bytes, int] | str | None) -> None:
@@ -126,31 +129,36 @@ def become_program(task: dict[str, Any]) -> None:
     limits = task["limits"]
     os.setsid()  # Linux divides CPU time among sessions, so many programs do not slow down the first process
     os.chdir(task["folder"] if os.access(task["folder"], os.X_OK) else "/")
-    for number, name in ((0, "/dev/null"), (1, f"{task['place']}/out"), (2, f"{task['place']}/err")):
-        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND if number else os.O_RDONLY), number)
-    for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
-        signal.signal(number, signal.SIG_DFL)
-    for kind, value in (
+    os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+    for descriptor, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{task['place']}/{name}", os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    for signal_number in (signal.SIGPIPE, signal.SIGINT, signal.SIGXFSZ):
+        signal.signal(signal_number, signal.SIG_DFL)
+    for kind, limit in (
         (resource.RLIMIT_CORE, 1), (resource.RLIMIT_NOFILE, 4096), (resource.RLIMIT_FSIZE, limits["file"]),
         (resource.RLIMIT_NPROC, task["max_threads"]), (resource.RLIMIT_AS, limits["address_space"]),
     ):  # fmt: skip
-        hard = resource.getrlimit(kind)[1]
-        if value and (hard == resource.RLIM_INFINITY or value < hard):
-            resource.setrlimit(kind, (value, value))
+        _, hard_limit = resource.getrlimit(kind)
+        if limit and (hard_limit == resource.RLIM_INFINITY or limit < hard_limit):
+            resource.setrlimit(kind, (limit, limit))
     if task["shares_network"]:
         keep_sockets_apart()
     os.execve(task["argv"][0], task["argv"], task["environment"])
 
 
 def keep_sockets_apart() -> None:
-    """Forbid connections to abstract sockets of other programs, on Linux 6.12 and newer: landlock(7)."""
-    system = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
+    """Forbid connections to abstract sockets of programs outside, on Linux 6.12 and newer.
+
+    An abstract socket has no file, so a program with the machine's network could reach it. Source:
+    landlock(7).
+    """
+    syscall = _ctypes.dlsym(_ctypes.dlopen(None, 0), "syscall")  # type: ignore[arg-type]
     # The rules name no files and no ports, and have the scope LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET.
     rules = (0).to_bytes(16, "little") + (1).to_bytes(8, "little")
-    number = _ctypes.call_function(system, (_CREATE_RULESET, rules, len(rules), 0))
-    if number >= 0:
-        _ctypes.call_function(system, (_RESTRICT_SELF, number, 0))
-        os.close(number)
+    ruleset = _ctypes.call_function(syscall, (_CREATE_RULESET, rules, len(rules), 0))
+    if ruleset >= 0:
+        _ctypes.call_function(syscall, (_RESTRICT_SELF, ruleset, 0))
+        os.close(ruleset)
 
 
 class Disk:
@@ -159,28 +167,28 @@ class Disk:
     def __init__(self, path: str, limit: int) -> None:
         self.path, self.limit = path, limit
         self.descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY)
-        self.bytes_at_start, self.inodes_at_start = self.free()
+        self.free_bytes_at_start, self.free_inodes_at_start = self.free()
 
     def free(self) -> tuple[int, int]:
-        """Return the free bytes and the free inodes of the disk."""
-        disk = os.fstatvfs(self.descriptor)
-        return disk.f_bavail * disk.f_frsize, disk.f_favail
+        """Return the numbers of free bytes and of free inodes of the disk."""
+        status = os.fstatvfs(self.descriptor)
+        return status.f_bavail * status.f_frsize, status.f_favail
 
     def is_used_up(self) -> bool:
-        """Return whether the folder is above its limit, or most of the disk's free room is used up.
+        """Return whether the folder is above its limit, or most of the disk's free space is used up.
 
-        Counting takes long, so the folder is counted only when the disk has lost as many bytes as the limit.
-        Other programs may have written them. Deleted files that the program keeps open can't be counted, but
-        they reduce the free room.
+        Counting takes long, so the folder is counted only when the disk has lost as many free bytes as the
+        limit. Other programs may have written these bytes. Deleted files that the program keeps open can't be
+        counted, but they reduce the free space.
         """
-        size, inodes = self.free()
-        reserved_bytes = self.bytes_at_start // _RESERVED_FRACTION
-        reserved_inodes = self.inodes_at_start // _RESERVED_FRACTION
-        if size < reserved_bytes or inodes < reserved_inodes:
+        free_bytes, free_inodes = self.free()
+        reserved_bytes = self.free_bytes_at_start // _RESERVED_DIVISOR
+        reserved_inodes = self.free_inodes_at_start // _RESERVED_DIVISOR
+        if free_bytes < reserved_bytes or free_inodes < reserved_inodes:
             return True
-        return self.bytes_at_start - size > self.limit and self.used() > self.limit
+        return self.free_bytes_at_start - free_bytes > self.limit and self.used_bytes() > self.limit
 
-    def used(self) -> int:
+    def used_bytes(self) -> int:
         """Return the bytes of all files below the folder; more than the limit if there are too many files."""
         size = count = 0
         for folder, _, names in os.walk(self.path):
@@ -204,11 +212,12 @@ def watch(  # noqa: C901 (one limit after another)
     limit or "", and the peak of the memory in bytes.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
-    began = computed_at = time.monotonic()
-    status, peak, cpu_seen_s, deadline = None, 0, 0.0, began + limits["seconds"]
-    newest_seen, cpu_before_newest_s = 0, 0.0  # the newest process, and the CPU time before its start
+    computed_at = time.monotonic()  # when a process last computed
+    status, peak, deadline = None, 0, computed_at + limits["seconds"]
+    last_cpu_s = 0.0  # the CPU time of all processes when one last computed
+    last_newest, cpu_before_newest_s = 0, 0.0  # the newest process, and the CPU time before its start
     # Measurements since a process computed. A busy machine makes few in a second, so seconds do not suffice.
-    polls_idle = 0
+    idle_polls = 0
     while True:
         try:
             child, wait_status = os.waitpid(-1, os.WNOHANG)
@@ -218,7 +227,7 @@ def watch(  # noqa: C901 (one limit after another)
         if child == program:
             status = os.waitstatus_to_exitcode(wait_status)
             deadline = min(deadline, now + limits["background"])
-            # prelude.sh sends this signal at its limit of commands, and Linux if the trace is too large.
+            # prelude.sh sends SIGXFSZ at its limit of commands, and Linux if the trace is too large.
             if status == -signal.SIGXFSZ:
                 return -signal.SIGKILL, "time", peak
         # This limit comes before measuring, because processes can start faster than they are measured.
@@ -226,12 +235,12 @@ def watch(  # noqa: C901 (one limit after another)
             return -signal.SIGKILL, "processes", peak
         cpu_s, is_running, memory = measure(pids, in_memory, limits["memory"])
         peak = max(peak, memory)
-        polls_idle += 1
-        if is_running or cpu_s > cpu_seen_s:
-            cpu_seen_s, computed_at, polls_idle = cpu_s, now, 0
-        is_idle = now > computed_at + limits["idle"] and polls_idle > limits["idle"] / _POLL_S
-        if (newest := newest_pid()) != newest_seen:
-            newest_seen, cpu_before_newest_s = newest, cpu_s
+        idle_polls += 1
+        if is_running or cpu_s > last_cpu_s:
+            last_cpu_s, computed_at, idle_polls = cpu_s, now, 0
+        is_idle = now > computed_at + limits["idle"] and idle_polls > limits["idle"] / _POLL_S
+        if (newest := newest_pid()) != last_newest:
+            last_newest, cpu_before_newest_s = newest, cpu_s
         is_over_cpu = cpu_s > cpu_before_newest_s + limits["cpu"]
         # In a dry run, bash itself ends its script at this limit, at the same command on each machine. Other
         # programs end at twice the limit.
@@ -261,12 +270,15 @@ def measure(pids: Sequence[str], in_memory: Sequence[str], limit: int) -> tuple[
             is_running = is_running or fields[0] in "RD"
             sizes[name] = int(fields[21]) * _PAGE_BYTES
     disks = [*map(os.statvfs, in_memory)]
-    size = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
-    size += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE_BYTES
-    for name in sizes if sum(sizes.values()) + size > limit else ():
-        parts = read_kernel_file(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
-        sizes[name] = int(parts[0]) << 10 if parts else sizes[name]
-    return ticks / _TICKS_PER_S, is_running, sum(sizes.values()) + size
+    file_bytes = sum((disk.f_blocks - disk.f_bfree) * disk.f_frsize for disk in disks)
+    file_bytes += sum(disk.f_files - disk.f_ffree for disk in disks) * _INODE_BYTES
+    if sum(sizes.values()) + file_bytes > limit:
+        for name in [*sizes]:
+            # Pss divides shared memory among the processes that share it: proc_pid_smaps(5).
+            pss = read_kernel_file(f"/proc/{name}/smaps_rollup").partition("\nPss:")[2].split()
+            if pss:
+                sizes[name] = int(pss[0]) << 10
+    return ticks / _TICKS_PER_S, is_running, sum(sizes.values()) + file_bytes
 
 
 def newest_pid() -> int:
@@ -284,18 +296,21 @@ def read_kernel_file(name: str) -> str:
 
 
 def report_files(place: str) -> tuple[dict[str, bytes], bool]:
-    """Return the first bytes of the program's output and records, and whether all records are whole."""
+    """Return the program's output and records up to their limits, and whether all records are whole.
+
+    `place` is the folder with the files of the output, and with a folder for the records.
+    """
     texts, remaining = {}, _REPORT_BYTES
     names = os.listdir(f"{place}/starts") if os.path.isdir(f"{place}/starts") else []
     records = sorted(name for name in names if name.replace(".", "").isdigit())
     is_whole = len(records) <= MAX_RECORDS
     for name in ["out", "err", "trace", *(f"starts/{record}" for record in records[:MAX_RECORDS])]:
         try:
-            number = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(f"{place}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             continue
-        with os.fdopen(number, "rb") as file:
-            is_file = stat.S_ISREG(os.fstat(number).st_mode)
+        with os.fdopen(descriptor, "rb") as file:
+            is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
             data = file.read(min(MAX_FILE_BYTES, remaining)) if is_file else b""
             may_be_cut = name in ("out", "err")  # output, of which a plan needs only the first bytes
             is_whole = is_whole and (may_be_cut or not is_file or not file.read(1))

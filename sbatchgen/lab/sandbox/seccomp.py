@@ -1,4 +1,9 @@
-"""The filter by which the kernel refuses system calls in a sandbox. Sources: seccomp(2), clone(2)."""
+"""The filter by which the kernel refuses system calls in a sandbox, such as mount and ptrace.
+
+`filter_program` returns the filter for bubblewrap's option --seccomp. It is a program of BPF, a list of
+instructions. An instruction has a code, the numbers of instructions to skip if a test is true and if it is
+false, and a value. Sources: seccomp(2), clone(2).
+"""
 
 import errno
 import os
@@ -7,7 +12,7 @@ from typing import NamedTuple
 
 
 class _Machine(NamedTuple):
-    """The numbers that the filter needs for a type of machine: its own, and those of system calls."""
+    """The numbers that the filter needs for a type of machine: those of the machine and of system calls."""
 
     audit_number: int  # the machine's number in <linux/audit.h>
     clone3: int
@@ -39,14 +44,14 @@ _MACHINES = {
 # Flags of clone: new user, pid, network, ipc, uts, cgroup, mount and time namespaces.
 _NAMESPACES = 0x7E020080
 # Requests of ioctl: FS_IOC_SETFLAGS (two sizes), FS_IOC_FSSETXATTR, FS_IOC_ENABLE_VERITY, TIOCSTI, TIOCLINUX.
-_ATTRIBUTES = (0x40086602, 0x40046602, 0x401C5820, 0x40806685, 0x5412, 0x541C)
+_REFUSED_REQUESTS = (0x40086602, 0x40046602, 0x401C5820, 0x40806685, 0x5412, 0x541C)
 _X32 = 0x40000000  # a bit of the numbers of x32, a second set of calls on x86_64
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x50000, 0x80000000  # results of the filter
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # codes of instructions of BPF
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
-_UNIX, _FAMILIES = 1, (2, 10, 16)  # AF_UNIX; the allowed AF_INET, AF_INET6 and AF_NETLINK
-# The instructions that let a call fail with EPERM, and with ENOSYS as if the kernel did not have the call.
-_REFUSE, _UNKNOWN = ((_RETURN, 0, 0, _ERRNO | number) for number in (errno.EPERM, errno.ENOSYS))
+_UNIX_FAMILY, _ALLOWED_FAMILIES = 1, (2, 10, 16)  # AF_UNIX; AF_INET, AF_INET6 and AF_NETLINK
+_REFUSE = (_RETURN, 0, 0, _ERRNO | errno.EPERM)  # lets a call fail with EPERM
+_REFUSE_AS_UNKNOWN = (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)  # as if the kernel did not have the call
 
 
 def filter_program(*, is_trusted: bool) -> bytes:
@@ -57,25 +62,27 @@ def filter_program(*, is_trusted: bool) -> bytes:
     machine = _MACHINES.get(os.uname().machine)
     if not machine:
         return b""
-    families = (*_FAMILIES, *[_UNIX] * is_trusted)
+    families = (*_ALLOWED_FAMILIES, *[_UNIX_FAMILY] * is_trusted)
     code = [
         *((_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, machine.audit_number), (_RETURN, 0, 0, _KILL)),
-        *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _UNKNOWN),
+        *((_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), _REFUSE_AS_UNKNOWN),
         # The flags of clone3 are in memory, which the filter can't read. After ENOSYS, libc calls clone.
-        *((_EQUAL, 0, 1, machine.clone3), _UNKNOWN),
+        *((_EQUAL, 0, 1, machine.clone3), _REFUSE_AS_UNKNOWN),
     ]
-    refused = [*machine.refused, *[machine.memfd_create] * (not is_trusted)]
-    code += [part for number in refused for part in ((_EQUAL, 0, 1, number), _REFUSE)]
-    # A known family jumps over the refusal at the end.
-    known = [(_EQUAL, len(families) - index, 0, family) for index, family in enumerate(families)]
-    # The number of a call, the index of the argument to judge, and the instructions that judge it.
-    for number, argument, judge in (
+    refused_calls = [*machine.refused, *[machine.memfd_create] * (not is_trusted)]
+    for call in refused_calls:
+        code += [(_EQUAL, 0, 1, call), _REFUSE]
+    # An allowed family jumps over the refusal at the end.
+    family_tests = [(_EQUAL, len(families) - index, 0, family) for index, family in enumerate(families)]
+    request_tests = [test for request in _REFUSED_REQUESTS for test in ((_EQUAL, 0, 1, request), _REFUSE)]
+    # The number of a call, the index of the argument to test, and the instructions that test it.
+    for call, argument, tests in (
         (machine.clone, 0, [(_ANY_BIT, 0, 1, _NAMESPACES), _REFUSE]),
-        (machine.ioctl, 1, [part for value in _ATTRIBUTES for part in ((_EQUAL, 0, 1, value), _REFUSE)]),
-        (machine.socket, 0, [*known, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
+        (machine.ioctl, 1, request_tests),
+        (machine.socket, 0, [*family_tests, (_RETURN, 0, 0, _ERRNO | errno.EACCES)]),
         # The first process keeps the limits, so no program may change its settings.
-        *((number, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for number in machine.refused_for_first_process),
+        *((call, 0, [(_EQUAL, 0, 1, 1), _REFUSE]) for call in machine.refused_for_first_process),
     ):
-        judge = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *judge, (_RETURN, 0, 0, _ALLOW)]  # noqa: PLW2901
-        code += [(_EQUAL, 0, len(judge), number), *judge]
+        instructions = [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *tests, (_RETURN, 0, 0, _ALLOW)]
+        code += [(_EQUAL, 0, len(instructions), call), *instructions]
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in (*code, (_RETURN, 0, 0, _ALLOW)))
