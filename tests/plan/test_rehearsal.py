@@ -280,7 +280,7 @@ def test_a_job_that_is_too_large_is_refused_with_a_smaller_one(place: Path) -> N
     words = ("rehearse", "ddp", "--nodes", str(2 * (os.cpu_count() or 1)))
     done = subprocess.run([SBATCHGEN, *words], cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 4
-    assert "fix: rehearse a smaller one: --nodes 2 --gpus-per-node 1" in done.stderr
+    assert "fix: rehearse a smaller job: --nodes 2 --gpus-per-node 1" in done.stderr
 
 
 @on_one_release

@@ -27,14 +27,14 @@ from sbatchgen.lab.plan.step import PLAN_FOLDER
 from sbatchgen.lab.rehearsal.tasks import MEMORY, STEPS
 
 REQUEUED = Path(PLAN_FOLDER, "requeued")  # the stand-in for `scontrol requeue` makes this file
-# The ways in which a start of the job ends. With END, the job runs to its own end.
+# The ways in which the controller ends a start of the job. With END, the job runs to its own end.
 LIMIT, REQUEUE, CANCEL, END = "limit", "requeue", "cancel", "end"
 _POLL_S = 0.1  # seconds between two checks of the job
 _EXIT_S = 1.0  # seconds that a script has to end itself after `scontrol requeue`
 _CHECKPOINT_SUFFIXES = (".pt", ".pth", ".ckpt", ".safetensors", ".bin", ".npz", ".pkl", ".distcp", ".tar")
-# Files in a run folder that are no checkpoints: the job script or the bundled trainer writes them.
+# Files that the job script or the bundled trainer writes into a run folder, and that are not checkpoints.
 _OTHER_FILES = ("stop", "again", "exit", "events.jsonl", "status.json", "config.json", "lock.json")
-_MAX_FILES = 20_000  # files of a folder among which a checkpoint is looked for
+_MAX_FILES = 20_000  # files of a folder that are looked at to find a checkpoint
 _MAX_SLOWDOWN = 4.0  # the largest factor by which a busy machine lengthens a wait
 _MAX_LOG = 40_000  # characters of the log in the report of a start
 
@@ -51,7 +51,7 @@ class PlayedJob:
     metrics: str  # a regular expression for the numbers in the log; "" if the log is not read
     signal: int  # the number of the signal of --signal; 0 without --signal
     signal_lead_s: int  # seconds between this signal and the time limit
-    only_batch_gets_signal: bool  # whether this signal goes to the batch shell, not to the tasks
+    only_batch_gets_signal: bool  # whether this signal goes only to the batch shell, not to the tasks
     kill_wait: int  # seconds between SIGTERM and SIGKILL
     limit_s: int  # the time limit in seconds
     steps: int  # training steps after which Slurm ends a start
@@ -65,10 +65,10 @@ class StartReport(TypedDict, total=False):
 
     ending: str  # "limit", "requeue", "cancel" or "end"; "memory" for the start that computes the GPU memory
     signal_lead_s: int  # seconds between the signal of --signal and the time limit
-    is_ready: bool  # whether the job did its steps, or ran for `stop_after` seconds without any
-    trained_s: float  # seconds until then, or until the job ended
-    silent_before_stop_s: float  # seconds since the trainer last printed something, before the stop
-    silent_at_end_s: float  # the same seconds at the end of the start
+    is_ready: bool  # whether the job did its steps, or printed no steps for `stop_after` seconds
+    trained_s: float  # seconds from the start until the job was ready or ended
+    silent_before_stop_s: float  # seconds since the trainer last printed something, at the stop
+    silent_at_end_s: float  # seconds since the trainer last printed something, at the end of the start
     events_before_stop: int  # the number of `events` before the stop
     stopped_at: float | None  # the time at which Slurm stopped the job; None if the job ended by itself
     stop_took_s: float | None  # seconds from the stop until the job ended or was killed
@@ -101,7 +101,7 @@ def play(job: PlayedJob) -> Iterator[StartReport]:
 
 
 class _JobStart:
-    """A start of the job."""
+    """A start of the job, which begins when the object is made."""
 
     def __init__(self, job: PlayedJob, restarts: int, variables: Mapping[str, str] | None = None) -> None:
         self.job = job
@@ -109,17 +109,17 @@ class _JobStart:
         self.log = Path(PLAN_FOLDER, "log")
         self.log.touch()
         self.log_start = self.log.stat().st_size  # the byte at which the log of this start begins
-        self.earlier_event_count = len(_written_events(job))  # of events that earlier starts wrote
+        self.earlier_event_count = len(_written_events(job))  # how many events earlier starts wrote
         self.started_at = self.log_grew_at = time.time()
-        added = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
-        added |= variables or {}
+        added_variables = {"SLURM_RESTART_COUNT": str(restarts)} if restarts else {}
+        added_variables |= variables or {}
         if "SLURM_JOB_END_TIME" in job.environment:
-            times = {"START": int(self.started_at), "END": int(self.started_at) + job.limit_s}
-            added |= {f"SLURM_JOB_{name}_TIME": str(value) for name, value in times.items()}
+            added_variables["SLURM_JOB_START_TIME"] = str(int(self.started_at))
+            added_variables["SLURM_JOB_END_TIME"] = str(int(self.started_at) + job.limit_s)
         with self.log.open("ab") as log:
             self.batch_process = subprocess.Popen(
-                [job.script], cwd=job.folder, env={**job.environment, **added}, stdout=log, stderr=log,
-                stdin=subprocess.DEVNULL, start_new_session=True,
+                [job.script], cwd=job.folder, env={**job.environment, **added_variables}, stdout=log,
+                stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
 
     @property
@@ -136,8 +136,8 @@ class _JobStart:
         """Let the job train, end it as Slurm does, and return the report of this start."""
         job = self.job
         is_ready = self._wait(job.seconds, until_ready=ending != END)
-        trained_s, events_before = time.time() - self.started_at, self.events()
-        silent_s = time.time() - self.log_grew_at
+        trained_s, events_before_stop = time.time() - self.started_at, self.events()
+        silent_before_stop_s = time.time() - self.log_grew_at
         stopped_at = time.time() if ending != END and self.batch_process.poll() is None else None
         if stopped_at:
             self._stop(ending)
@@ -150,9 +150,9 @@ class _JobStart:
             "signal_lead_s": job.signal_lead_s,
             "is_ready": is_ready,
             "trained_s": trained_s,
-            "silent_before_stop_s": silent_s,
+            "silent_before_stop_s": silent_before_stop_s,
             "silent_at_end_s": time.time() - self.log_grew_at,
-            "events_before_stop": len(events_before),
+            "events_before_stop": len(events_before_stop),
             "stopped_at": stopped_at,
             "stop_took_s": time.time() - stopped_at if stopped_at else None,
             "was_killed": is_running and not self.is_requeued,
@@ -171,6 +171,7 @@ class _JobStart:
         """Send the signal with which Slurm stops the job, and wait until the job ends or must be killed."""
         job = self.job
         if ending == LIMIT and job.signal and job.signal_lead_s:
+            # Slurm sends this signal either to the batch shell or to the tasks.
             only_batch = job.only_batch_gets_signal
             self._send_signal(job.signal, to_tasks=not only_batch, to_batch=only_batch)
             self._wait(min(job.signal_lead_s, job.seconds))
@@ -184,11 +185,11 @@ class _JobStart:
         if self.batch_process.poll() is None:
             self._kill_all()
         self.batch_process.wait()
+        # training/memory.py prints its answer as a line of JSON.
         answers = [line for line in self._log_text().splitlines() if line.startswith('{"peak_bytes"')]
-        answer = json.loads(answers[-1]) if answers else None
         return {
             "ending": "memory",
-            "memory": answer,
+            "memory": json.loads(answers[-1]) if answers else None,
             "status": self.batch_process.returncode,
             "log": self._log_text()[-_MAX_LOG:],
         }
@@ -204,8 +205,8 @@ class _JobStart:
     def _wait(self, seconds: float, *, until_ready: bool = False) -> bool:
         """Wait at most `seconds` until the job ends, or with `until_ready` until it has done its steps.
 
-        Returns whether the job is ready, so that Slurm can stop it. A trainer that prints no steps counts as
-        ready after `stop_after` seconds. A job that was requeued and does not end itself gets SIGTERM.
+        Returns whether the job has done its steps. A trainer that prints no steps counts as ready after
+        `stop_after` seconds. A job that was requeued and does not end itself gets SIGTERM.
         """
         deadline, ready_at = time.time() + seconds, self.started_at + self.job.stop_after * _slowdown()
         log_size, has_sigterm = 0, False
@@ -242,17 +243,20 @@ class _JobStart:
         newest_time, newest_path = self.started_at, ""
         for root in dict.fromkeys((self.job.run_dir, self.job.folder)):
             for path in _files(root):
-                relative = path[len(root) + 1 :]
-                if (
-                    (root == self.job.run_dir and relative not in _OTHER_FILES)
-                    or relative.endswith(_CHECKPOINT_SUFFIXES)
-                    or "checkpoint" in relative
-                    or fnmatch(relative.rpartition("/")[2], self.job.checkpoint)
-                ):
+                if self._may_be_checkpoint(root, path[len(root) + 1 :]):
                     with contextlib.suppress(OSError):
                         time_and_path = Path(path).stat().st_mtime, path
                         newest_time, newest_path = max((newest_time, newest_path), time_and_path)
         return newest_path, newest_time if newest_path else None
+
+    def _may_be_checkpoint(self, folder: str, name: str) -> bool:
+        """Return whether a file may be a checkpoint; `name` is its path below the folder."""
+        return (
+            (folder == self.job.run_dir and name not in _OTHER_FILES)
+            or name.endswith(_CHECKPOINT_SUFFIXES)
+            or "checkpoint" in name
+            or fnmatch(name.rpartition("/")[2], self.job.checkpoint)
+        )
 
     def _log_text(self) -> str:
         """Return the log of this start."""
@@ -274,7 +278,7 @@ def _written_events(job: PlayedJob) -> list[dict[str, Any]]:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Yield the paths of files below a folder, without hidden folders."""
+    """Yield the paths of at most `_MAX_FILES` files below a folder, without those in hidden folders."""
     count = 0
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name != "node_modules"]
@@ -298,11 +302,11 @@ def _processes_of_steps() -> Iterator[int]:
             text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
             parent = int(text.rpartition(")")[2].split()[1])
             children_of.setdefault(parent, []).append(pid)
-    todo = [int(file.name) for file in STEPS.iterdir()]
-    while todo:
-        children = children_of.get(todo.pop(), [])
+    parents = [int(file.name) for file in STEPS.iterdir()]  # first the process of each srun
+    while parents:
+        children = children_of.get(parents.pop(), [])
         yield from children
-        todo += children
+        parents += children
 
 
 def main() -> None:

@@ -1,8 +1,12 @@
-"""Judges a rehearsal: a row for each thing that was tried, such as the restart, with its result and a fix."""
+"""Judges a rehearsal, for `sbatchgen rehearse`.
+
+`rows` makes a row for each thing that was tried, such as the restart, with its result and a fix.
+`cluster_rows` does the same for a short job that ran on the cluster.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from sbatchgen.base.frozen import frozen
 from sbatchgen.base.quoting import OR, counted
@@ -13,7 +17,7 @@ from sbatchgen.lab.rehearsal.controller import StartReport
 from sbatchgen.lab.rehearsal.rehearsal import KILL_WAIT, Rehearsal, processes_of
 
 _REQUEUE_FIX = 'once it has saved: touch "$SBATCHGEN_AGAIN_FILE"'
-NEXT_JOB = 75  # the exit status after which the next job of a chain resumes
+NEXT_JOB_STATUS = 75  # the exit status after which the next job of a chain resumes
 # Measured on an H200, as `memory_figures` says.
 _CUBLAS_BYTES = 96 << 20
 _CONTEXT_BYTES = 750 << 20  # the memory of CUDA's context
@@ -50,8 +54,8 @@ def rows(rehearsal: Rehearsal) -> Iterator[Row]:
     """
     for row in _rows(rehearsal):
         if rehearsal.hidden_folder and row.outcome == "failed":
-            hidden = f"the job does not see your home folder {rehearsal.hidden_folder}, where it starts"
-            yield replace(row, detail=f"{hidden}: {row.detail}", fix="show the folder to the job: --see .")
+            cause = f"the job does not see your home folder {rehearsal.hidden_folder}, where it starts"
+            yield replace(row, detail=f"{cause}: {row.detail}", fix="show the folder to the job: --see .")
         else:
             yield row
 
@@ -64,10 +68,10 @@ def _rows(rehearsal: Rehearsal) -> Iterator[Row]:
         else:
             yield Row("start", "failed", rehearsal.failure or "the job did not start")
         return
-    first, *others = rehearsal.starts
-    yield from _start_rows(first, rehearsal)
-    yield from _program_rows(first)
-    rows_of = {
+    first_start, *other_starts = rehearsal.starts
+    yield from _start_rows(first_start, rehearsal)
+    yield from _program_rows(first_start)
+    rows_by_ending = {
         "limit": _limit_rows,
         "requeue": _sigterm_rows,
         "cancel": _sigterm_rows,
@@ -75,9 +79,10 @@ def _rows(rehearsal: Rehearsal) -> Iterator[Row]:
         "memory": _memory_rows,
     }
     # For a job that fails before its first step, the rows "start" and "first steps" are enough.
-    for start, next_start in zip(rehearsal.starts, [*others, None], strict=True):
-        if _train_events(first["events"]) or not first["status"] or start["ending"] == "memory":
-            yield from rows_of[start["ending"]](start, next_start, rehearsal)
+    failed_early = bool(first_start["status"]) and not _train_events(first_start["events"])
+    for start, next_start in zip(rehearsal.starts, [*other_starts, None], strict=True):
+        if not failed_early or start["ending"] == "memory":
+            yield from rows_by_ending[start["ending"]](start, next_start, rehearsal)
     if rehearsal.limit:
         yield _limit_reached_row("sandbox", rehearsal)
 
@@ -106,28 +111,28 @@ def cluster_rows(events: Sequence[Mapping[str, Any]], log: str, resolved: Resolv
     # An event "start" begins each start of the job. The first start also has the events before it, if any.
     begins = [index for index, event in enumerate(events) if event.get("event") == "start" or not index]
     ends = [*begins[1:], len(events)]
-    first, *others = [events[begin:end] for begin, end in zip(begins, ends, strict=True)]
+    first_events, *later_events = [events[begin:end] for begin, end in zip(begins, ends, strict=True)]
     expected = processes_of(resolved)
-    started, device = first[0].get("processes", expected), first[0].get("device_type")
-    what = f"{started} of {expected} processes train together" + (f" on {device}" if device else "")
-    yield Row("start", "ok" if started == expected else "failed", what)
-    steps = [event for event in first if event.get("event") in ("train", "epoch")]
-    what = _progress(steps[0]) if steps else "no step was reported before the stop"
-    yield Row("first steps", "ok" if steps else "failed", what)
-    stop = next((event for event in first if event.get("event") == "preempted"), None)
+    started, device = first_events[0].get("processes", expected), first_events[0].get("device_type")
+    detail = f"{started} of {expected} processes train together" + (f" on {device}" if device else "")
+    yield Row("start", "ok" if started == expected else "failed", detail)
+    steps = [event for event in first_events if event.get("event") in ("train", "epoch")]
+    detail = _progress(steps[0]) if steps else "no step was reported before the stop"
+    yield Row("first steps", "ok" if steps else "failed", detail)
+    stop = next((event for event in first_events if event.get("event") == "preempted"), None)
     if stop:
         yield Row("time limit", "ok", f"{stop.get('reason')}: saved {_progress(stop)}")
-    if not others:
+    if not later_events:
         yield Row("restart", "failed", "the job did not start again", _REQUEUE_FIX)
         return
-    first_step = next((event["step"] for event in others[0] if isinstance(event.get("step"), int)), None)
-    last = _last_step(first)
-    if first_step is None or last is None:
+    steps_of_restart = (event["step"] for event in later_events[0] if isinstance(event.get("step"), int))
+    begin_step, last_step = next(steps_of_restart, None), _last_step(first_events)
+    if begin_step is None or last_step is None:
         yield Row("restart", "unknown", "the trainer prints no steps", "set metrics in the job")
         return
-    what = f"it begins at step {first_step}, after step {last}"
+    detail = f"it begins at step {begin_step}, after step {last_step}"
     # A restart that begins before half of the last step did not resume from a checkpoint.
-    yield Row("restart", "failed" if first_step < last / 2 else "ok", what)
+    yield Row("restart", "failed" if begin_step < last_step / 2 else "ok", detail)
 
 
 def _start_rows(start: StartReport, rehearsal: Rehearsal) -> Iterator[Row]:
@@ -141,29 +146,30 @@ def _start_rows(start: StartReport, rehearsal: Rehearsal) -> Iterator[Row]:
         yield Row("start", "failed", f"exit status 0, but {cause_of(1, start['log']).what}", fix)
         return
     expected = rehearsal.processes
-    begins = [event.get("processes") for event in start["events"] if event.get("event") == "start"]
-    started = begins[0] if begins else None
+    start_events = (event for event in start["events"] if event.get("event") == "start")
+    started = next((event.get("processes") for event in start_events), None)
     expected_text = f"{counted(expected, 'process')} on {counted(resolved.nodes, 'node')}"
+    trained = in_seconds(start["trained_s"])
+    may_hang = bool(start["stopped_at"]) and start["silent_before_stop_s"] > start["trained_s"] / 2
     if started is not None and started != expected:
-        what = f"{started} of {expected_text} train together"
-        yield Row("start", "failed", what, "name another --launcher")
+        detail = f"{started} of {expected_text} train together"
+        yield Row("start", "failed", detail, "name another --launcher")
     elif resolved.is_bundled:
         yield Row("start", "ok", expected_text)
-    elif not train_events and start["stopped_at"] and start["silent_before_stop_s"] > start["trained_s"] / 2:
-        silent = in_seconds(start["silent_before_stop_s"])
-        what = f"{expected_text}; {_trainer_name(resolved)} has printed nothing for {silent}: it may hang"
-        yield Row("start", "unknown", what, "print each step, or wait longer: --stop-after N")
+    elif may_hang and not train_events:
+        silence = in_seconds(start["silent_before_stop_s"])
+        detail = f"{expected_text}; {_trainer_name(resolved)} has printed nothing for {silence}: it may hang"
+        yield Row("start", "unknown", detail, "print each step, or wait longer: --stop-after N")
     else:
-        ran = in_seconds(start["trained_s"])
-        yield Row("start", "ok", f"{expected_text}; {_trainer_name(resolved)} ran for {ran}")
+        yield Row("start", "ok", f"{expected_text}; {_trainer_name(resolved)} ran for {trained}")
     if train_events:
         # The last step before Slurm ended the start, or else the last step of all.
         steps_before_stop = _train_events(start["events"][: start["events_before_stop"]])
-        shown = (steps_before_stop or train_events)[-1]
-        loss = f", loss {shown['loss']:.4g}" if isinstance(shown.get("loss"), float) else ""
-        yield Row("first steps", "ok", f"{_progress(shown)} after {in_seconds(start['trained_s'])}{loss}")
+        last_event = (steps_before_stop or train_events)[-1]
+        loss = f", loss {last_event['loss']:.4g}" if isinstance(last_event.get("loss"), float) else ""
+        yield Row("first steps", "ok", f"{_progress(last_event)} after {trained}{loss}")
     elif resolved.is_bundled:
-        yield _failed_row("first steps", f"no step in {in_seconds(start['trained_s'])}", start, rehearsal)
+        yield _failed_row("first steps", f"no step in {trained}", start, rehearsal)
     else:
         yield Row("first steps", "unknown", "the trainer prints no steps", "set metrics in the job")
 
@@ -181,7 +187,7 @@ def _program_rows(start: StartReport) -> Iterator[Row]:
         if state == "late":
             yield Row(name, "unknown", f"it was not ready {why}", "see its log")
         elif state == "failed":
-            yield Row(name, "failed", f"it {why}", "see its log: run the program alone")
+            yield Row(name, "failed", f"it {why}", "run the program alone, and see its log")
         elif state == "starts":
             yield Row(name, "ok", "it ran until the job ended it")
         elif state == "ready":
@@ -200,59 +206,59 @@ def _limit_rows(start: StartReport, next_start: StartReport | None, rehearsal: R
     if not resolved.options.signal:
         circumstance = f"no --signal: SIGTERM, and SIGKILL {KILL_WAIT} s later"
     yield _saved_row("time limit", circumstance, start, rehearsal)
-    if start["status"] == NEXT_JOB and resolved.consecutive and next_start:
+    starts_next_job = start["status"] == NEXT_JOB_STATUS and resolved.consecutive
+    if starts_next_job and next_start:
         circumstance = "exit status 75, so the next job starts"
         yield _resumed_row("restart", circumstance, start, next_start, rehearsal)
     elif start["was_requeued"] and next_start:
         yield _resumed_row("restart", "the script requeued itself", start, next_start, rehearsal)
     elif resolved.resume == "off" or not resolved.max_restarts:
         return
-    elif not next_start and (start["was_requeued"] or (start["status"] == NEXT_JOB and resolved.consecutive)):
+    elif not next_start and (start["was_requeued"] or starts_next_job):
         return  # the next start ended at a limit of the sandbox, for which there is another row
     elif start["status"]:
-        what = f"exit status {start['status']}: a job that fails is not requeued"
-        yield Row("restart", "failed", what)
+        detail = f"exit status {start['status']}: a job that fails is not requeued"
+        yield Row("restart", "failed", detail)
     else:
         fix = f"{_REQUEUE_FIX}; or --resume off, for no restarts"
-        furthest = max(_last_step(other.get("events", [])) or 0 for other in rehearsal.starts)
+        furthest_step = max(_last_step(other.get("events", [])) or 0 for other in rehearsal.starts)
         # If no start trained further, the training may have had no more steps.
-        has_more = furthest > (_last_step(start["events"]) or 0)
-        why = "the trainer has not asked for it" + ("" if has_more else ", or had no more to do")
-        yield Row(
-            "restart", "failed" if has_more else "unknown", f"exit status 0, and no requeue: {why}", fix
-        )
+        has_more_steps = furthest_step > (_last_step(start["events"]) or 0)
+        why = "the trainer has not asked for it" + ("" if has_more_steps else ", or had no more to do")
+        outcome: Literal["failed", "unknown"] = "failed" if has_more_steps else "unknown"
+        yield Row("restart", outcome, f"exit status 0, and no requeue: {why}", fix)
 
 
 def _sigterm_rows(start: StartReport, next_start: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the rows of a requeue or of scancel: whether the job saves at SIGTERM, and resumes."""
-    what = "requeue" if start["ending"] == "requeue" else "scancel"
+    is_requeue = start["ending"] == "requeue"
+    what = "requeue" if is_requeue else "scancel"
     if not start["stopped_at"]:
         yield Row(what, "unknown", f"the job ended before it, with status {start['status']}")
         return
     yield _saved_row(what, "SIGTERM", start, rehearsal)
     if next_start and rehearsal.resolved.resume != "off":
-        row_name = "restart after it" if what == "requeue" else "submitted again"
-        yield _resumed_row(row_name, "", start, next_start, rehearsal)
+        what_next = "restart after it" if is_requeue else "submitted again"
+        yield _resumed_row(what_next, "", start, next_start, rehearsal)
 
 
 def _end_rows(start: StartReport, _: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
     """Yield the row of a start that nothing stopped: whether the training reaches its end."""
-    took = in_seconds(start["trained_s"])
+    trained = in_seconds(start["trained_s"])
     if start["was_killed"]:
-        last = _last_step(start["events"])
-        step = f", at step {last}" if last is not None else ""
-        silence = (
-            f"; nothing printed for {in_seconds(start['silent_at_end_s'])}"
-            if start["silent_at_end_s"] > 5
-            else ""
-        )
-        yield Row("end", "unknown", f"not reached in {took}{step}{silence}", "give it more time: --seconds N")
+        last_step = _last_step(start["events"])
+        detail = f"not reached in {trained}"
+        if last_step is not None:
+            detail += f", at step {last_step}"
+        if start["silent_at_end_s"] > 5:
+            detail += f"; nothing printed for {in_seconds(start['silent_at_end_s'])}"
+        yield Row("end", "unknown", detail, "give it more time: --seconds N")
     elif start["status"]:
         yield _failed_row("end", f"exit status {start['status']}", start, rehearsal)
     elif ends_in_traceback(start["log"]):
         yield Row("end", "unknown", f"exit status 0, but {cause_of(1, start['log']).what}")
     else:
-        yield Row("end", "ok", f"exit status 0 after {took}")
+        yield Row("end", "ok", f"exit status 0 after {trained}")
 
 
 def _memory_rows(start: StartReport, _: StartReport | None, rehearsal: Rehearsal) -> Iterator[Row]:
@@ -261,36 +267,44 @@ def _memory_rows(start: StartReport, _: StartReport | None, rehearsal: Rehearsal
     if computed is None:
         yield Row("GPU memory", "unknown", f"it can't be computed: {cause_of(1, start['log']).what}")
         return
-    limits = [
-        int(kind.gpu_memory) << 20 for kind in rehearsal.resolved.partition.node_kinds() if kind.gpu_memory
-    ]
+    # The bytes of a GPU in each kind of node of the partition, if the profile says so.
+    node_kinds = rehearsal.resolved.partition.node_kinds()
+    limits = [int(kind.gpu_memory) << 20 for kind in node_kinds if kind.gpu_memory]
     shape = "x".join(map(str, computed["shape"]))
-    tensors, workspace, card = memory_figures(computed)
+    figures = memory_figures(computed)
+    detail = f"{computed['images']} images ({shape}, {computed['precision']})"
+    detail += f" take about {in_bytes(figures.tensors)} of tensors"
+    if figures.first_steps > figures.tensors:
+        detail += f", up to {in_bytes(figures.first_steps)} while cuDNN tries kernels"
     of_limit = f" of {in_bytes(max(limits))}" if limits else ""
-    tried = f", up to {in_bytes(workspace)} while cuDNN tries kernels" if workspace > tensors else ""
-    batch = f"{computed['images']} images ({shape}, {computed['precision']})"
-    what = f"{batch} take about {in_bytes(tensors)} of tensors{tried}, "
-    what += f"and {in_bytes(card)}{of_limit} on the card"
+    detail += f", and {in_bytes(figures.card)}{of_limit} on the card"
     if limits and computed["peak_bytes"] > max(limits):
-        yield Row("GPU memory", "failed", what, "-- --accumulate 2 or more, --activation-checkpointing")
-    elif limits and card > min(limits):
-        yield Row("GPU memory", "unknown", f"{what}, so the model may not fit")
+        yield Row("GPU memory", "failed", detail, "-- --accumulate 2 or more, --activation-checkpointing")
+    elif limits and figures.card > min(limits):
+        yield Row("GPU memory", "unknown", f"{detail}, so the model may not fit")
     else:
-        yield Row("GPU memory", "ok", what)
+        yield Row("GPU memory", "ok", detail)
 
 
-def memory_figures(computed: dict[str, Any]) -> tuple[int, int, int]:
-    """Return the bytes of tensors, of tensors with cuDNN's workspaces, and of everything on the card.
+class MemoryFigures(NamedTuple):
+    """The memory of a training on a GPU, in bytes."""
 
-    `computed` is the answer of training/memory.py, which needs no training. The other figures were measured
-    in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. Measured tensors were larger than computed ones
-    by three workspaces of cuBLAS, of 32 MiB each. If there was room, cuDNN took up to twice the tensors in
-    the first steps. In most trainings the allocator kept 8 to 16 % of its memory unused. CUDA's context took
-    750 MiB.
+    tensors: int  # the tensors of the training and of cuBLAS
+    first_steps: int  # the tensors, and the workspaces of cuDNN while it tries kernels
+    card: int  # everything on the card
+
+
+def memory_figures(computed: dict[str, Any]) -> MemoryFigures:
+    """Return the memory of a training from the answer of training/memory.py, which needs no training.
+
+    The other figures were measured in 15 trainings on an H200 with torch 2.11 and cuDNN 9.19. The measured
+    tensors were larger than the computed tensors by three workspaces of cuBLAS, of 32 MiB each. If there was
+    room, cuDNN took up to twice the tensors in the first steps. In most trainings the allocator kept 8 to
+    16 % of its memory unused. CUDA's context took 750 MiB.
     """
     tensors = int(computed["peak_bytes"]) + _CUBLAS_BYTES
-    workspace = 2 * tensors if computed.get("tries_kernels") else tensors
-    return tensors, workspace, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT_BYTES
+    first_steps = 2 * tensors if computed.get("tries_kernels") else tensors
+    return MemoryFigures(tensors, first_steps, int(tensors / (1 - _UNUSED_SHARE)) + _CONTEXT_BYTES)
 
 
 def _saved_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehearsal) -> Row:
@@ -304,6 +318,7 @@ def _saved_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehe
     saves = [event for event in events_after if event.get("event") == "save"]
     if start["was_killed"]:
         detail = f"{circumstance}; still running {took} later"
+        # The controller waited for a shorter time than Slurm would.
         if what == "time limit" and took_s < start["signal_lead_s"]:
             return Row(what, "unknown", detail, f"wait longer: --seconds {start['signal_lead_s']}")
         return Row(what, "failed", f"{detail}, and killed", "let the trainer stop at the signal")
@@ -321,7 +336,7 @@ def _saved_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehe
 def _failed_row(what: str, circumstance: str, start: StartReport, rehearsal: Rehearsal) -> Row:
     """Return the row of a start that failed by itself; its outcome is unknown if it only lacked a GPU."""
     cause = cause_of(start["status"], start["log"])
-    if cause.lacks_gpu and any(name == "GPUs" for name, _ in rehearsal.unproven):
+    if cause.lacks_gpu and any(part.name == "GPUs" for part in rehearsal.unproven):
         elsewhere = "rehearse it where there is a GPU, or with --on PROFILE"
         fix = f"{elsewhere}{OR}let the trainer use CPUs if it finds no GPU"
         return Row(what, "unknown", f"the trainer wants a GPU, and this machine has none: {cause.what}", fix)
@@ -334,23 +349,24 @@ def _resumed_row(
     """Return the row of a restart: whether the following start continues from the last step."""
     prefix = f"{circumstance}; " if circumstance else ""
     unit = "step" if _last_step(start["events"]) is not None else "epoch"
-    progress = [event for event in next_start["events"] if event.get("event") in ("start", "resume", "train")]
-    progress_of_restart = [event[unit] for event in progress if unit in event]
-    last = _last_step(start["events"], unit)
-    if not progress_of_restart or last is None:
+    events = [event for event in next_start["events"] if event.get("event") in ("start", "resume", "train")]
+    steps_of_restart = [event[unit] for event in events if unit in event]
+    last_step = _last_step(start["events"], unit)
+    if not steps_of_restart or last_step is None:
         if next_start["status"] and not next_start["stopped_at"]:
             return _failed_row(what, f"{prefix}exit status {next_start['status']}", next_start, rehearsal)
-        if last is not None and not next_start["stopped_at"]:
+        if last_step is not None and not next_start["stopped_at"]:
             return Row(what, "unknown", f"{prefix}it ended with status 0, and printed no {unit}")
         return Row(what, "unknown", f"{prefix}the trainer prints no steps", "set metrics in the job")
-    begin = progress_of_restart[0]
-    has_resumed = begin >= last / 2  # a restart from before half of the last step did not resume
+    begin_step = steps_of_restart[0]
+    has_resumed = begin_step >= last_step / 2  # a restart from before half of the last step did not resume
+    begins_again = f"{prefix}it begins again at {unit} {begin_step}"
     if not has_resumed and what != "restart" and not start["saved_at"]:
-        return Row(what, "lost", f"{prefix}it begins again at {unit} {begin}, as nothing was saved")
+        return Row(what, "lost", f"{begins_again}, as nothing was saved")
     if not has_resumed:
         fix = "resume from the newest checkpoint in $RUN_DIR"
-        return Row(what, "failed", f"{prefix}it begins again at {unit} {begin}, after {unit} {last}", fix)
-    return Row(what, "ok", f"{prefix}it continues from {unit} {begin}")
+        return Row(what, "failed", f"{begins_again}, after {unit} {last_step}", fix)
+    return Row(what, "ok", f"{prefix}it continues from {unit} {begin_step}")
 
 
 def _train_events(events: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

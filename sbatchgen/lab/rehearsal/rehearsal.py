@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from sbatchgen.base.errors import FitError
 from sbatchgen.base.frozen import frozen
@@ -39,7 +40,7 @@ from sbatchgen.lab.rehearsal.controller import PlayedJob, StartReport
 from sbatchgen.lab.sandbox.box import PLAN_FOLDER, Box, BoxLimits, RunResult, run
 
 MOST_PROCESSES_PER_CPU = 4  # more processes on each CPU of this machine take minutes to start
-STEPS = 3  # training steps after which Slurm is played to end a start
+STEPS = 3  # training steps after which the controller ends a start, as Slurm would
 KILL_WAIT = 30  # seconds between SIGTERM and SIGKILL, as with Slurm's KillWait
 _PACKAGE_PARENT = Path(__file__).parents[3]  # the folder in which this package is
 _BIN = f"{PLAN_FOLDER}/bin"
@@ -63,6 +64,13 @@ done
 """
 
 
+class UnprovenPart(NamedTuple):
+    """A part of a job that a rehearsal does not prove, such as the GPUs on a machine without GPUs."""
+
+    name: str
+    reason: str  # why the part was not rehearsed
+
+
 @frozen(kw_only=True)
 class Rehearsal:
     """The results of a rehearsal."""
@@ -70,13 +78,13 @@ class Rehearsal:
     resolved: ResolvedJob  # the job as it was rehearsed
     starts: tuple[StartReport, ...]  # a report of each start
     processes: int  # the number of processes of the training
-    unproven: tuple[tuple[str, str], ...]  # parts of the job that were not rehearsed, with the reasons
+    unproven: tuple[UnprovenPart, ...]  # parts of the job that were not rehearsed
     seconds: float  # the seconds that the rehearsal took
     memory: int  # the largest number of bytes that all processes together had in memory
     limit: str  # the limit that ended the job, such as "time", "memory" or "disk"; "" if no limit ended it
     disk_bytes: int  # the number of bytes that the run folder was allowed to have
     failure: str  # the errors of the controller; "" if it did not fail
-    # The folder in which the job starts, if it is a home folder, which the sandbox hides; else ""
+    # the folder in which the job starts, if the sandbox hides it because it is a home folder; else ""
     hidden_folder: str = ""
 
 
@@ -130,8 +138,9 @@ def rehearse(
         result, not_shown = _run(visible, job, box)
     is_hidden = _is_hidden(visible, folder, extra_folders)
     if is_hidden:
-        unproven.append(("home folder", "the job starts in it, and does not see it: --see . shows it"))
-    unproven += [(path, f"not shown: {why}") for path, why in sorted(not_shown.items())]
+        reason = "the job starts in it, and does not see it: --see . shows it"
+        unproven.append(UnprovenPart("home folder", reason))
+    unproven += [UnprovenPart(path, f"not shown: {reason}") for path, reason in sorted(not_shown.items())]
     return Rehearsal(
         resolved=resolved,
         starts=_start_reports(result),
@@ -155,7 +164,7 @@ def _rehearsed_job(request: Request, environment: Mapping[str, str], folder: Pat
     grant = grant_of(script, user=user, uid=os.getuid(), gid=os.getgid())
     grant = replace(grant, gpus=(resolved.gpus_per_node,) * len(grant.nodes))
     exported, _ = submit_environment(environment)
-    replaced = {
+    replaced_variables = {
         "PATH": f"{_BIN}:{exported.get('PATH', os.defpath)}",
         "SLURM_SUBMIT_DIR": str(folder),
         "USER": user,
@@ -168,7 +177,7 @@ def _rehearsed_job(request: Request, environment: Mapping[str, str], folder: Pat
         resolved=resolved,
         script=script,
         grant=grant,
-        batch_environment={**exported, **variables, **replaced},
+        batch_environment={**exported, **variables, **replaced_variables},
         folder=folder,
         home=exported.get("HOME", ""),
         user=user,
@@ -177,7 +186,7 @@ def _rehearsed_job(request: Request, environment: Mapping[str, str], folder: Pat
 
 def _visible_folders(job: _RehearsedJob, extra_folders: Sequence[str], cleanup: ExitStack) -> VisibleFolders:
     """Return the folders that the job sees: its own, `extra_folders`, this package, and all of its Python."""
-    folder, pythons = str(job.folder), [*_python_folders(job.resolved)]
+    folder, python_folders = str(job.folder), [*_python_folders(job.resolved)]
     visible = visible_folders(
         job.script.text,
         folder,
@@ -185,10 +194,10 @@ def _visible_folders(job: _RehearsedJob, extra_folders: Sequence[str], cleanup: 
         cleanup,
         home=job.home,
         user=job.user,
-        always_shown=(*pythons, *extra_folders, "/sys"),
+        always_shown=(*python_folders, *extra_folders, "/sys"),
     )
-    added = [path for python in pythons for path in added_folders(Path(python))]
-    return visible.with_paths(path for path in added if not Path(path).is_relative_to(_PACKAGE_PARENT))
+    added_paths = [path for python in python_folders for path in added_folders(Path(python))]
+    return visible.with_paths(path for path in added_paths if not Path(path).is_relative_to(_PACKAGE_PARENT))
 
 
 def _limits(disk_bytes: int, *, seconds: float) -> BoxLimits:
@@ -205,9 +214,8 @@ def _box(
     """Return the sandbox; `run_folder` is the descriptor of a folder that replaces the run folder."""
     resolved, grant = job.resolved, job.grant
     data_folders = []
-    if (
-        _last_value(resolved.args, "--dataset") == "fake"
-    ):  # the trainer makes its own images, but the script wants to find the folder
+    # With fake data the trainer makes its own images, but the script wants to find the folder.
+    if _last_value(resolved.args, "--dataset") == "fake":
         data_folders = [os.path.join(job.folder, resolved.data.filled(job.batch_environment))]  # noqa: PTH118
     hosts = f"127.0.0.1 localhost {' '.join(grant.nodes)}\n::1 localhost\n"
     return Box(
@@ -231,25 +239,26 @@ def _run(visible: VisibleFolders, job: _RehearsedJob, box: Box) -> tuple[RunResu
     """
     argv = child.python_module("sbatchgen.lab.rehearsal.controller", f"{PLAN_FOLDER}/play.json")
 
-    def start(shown: ShownFolders) -> tuple[RunResult, Mapping[str, str]]:
+    def run_controller(shown: ShownFolders) -> tuple[RunResult, Mapping[str, str]]:
         return run(argv, job.batch_environment, shown.in_box(box)), shown.not_shown
 
-    return visible.run(start)
+    return visible.run(run_controller)
 
 
 def _is_hidden(visible: VisibleFolders, folder: Path, extra_folders: Sequence[str]) -> bool:
     """Return whether the sandbox hides the folder in which the job starts, because it is a home folder."""
-    return os.path.realpath(folder) in visible.homes and not any(
-        folder.resolve().is_relative_to(Path(folder, place).resolve()) for place in extra_folders
-    )
+    is_home = os.path.realpath(folder) in visible.homes
+    extra_paths = [Path(folder, extra_folder).resolve() for extra_folder in extra_folders]
+    return is_home and not any(folder.resolve().is_relative_to(path) for path in extra_paths)
 
 
 def _start_reports(result: RunResult) -> tuple[StartReport, ...]:
-    """Return the controller's report of each start."""
+    """Return the controller's report of each start, which is a line of its output."""
     reports: list[StartReport] = []
-    for line in result.files.get("out", "").splitlines():  # the trainer may have printed other lines
-        with contextlib.suppress(ValueError):
-            reports += [json.loads(line)] if line.startswith("{") else []
+    for line in result.files.get("out", "").splitlines():
+        if line.startswith("{"):  # otherwise it is a line of the trainer
+            with contextlib.suppress(ValueError):
+                reports.append(json.loads(line))
     return tuple(reports)
 
 
@@ -286,14 +295,14 @@ def _python_folders(resolved: ResolvedJob) -> Iterator[str]:
     yield from (sys.prefix, str(_PACKAGE_PARENT))
     if site.ENABLE_USER_SITE:
         yield site.getusersitepackages()
-    for path in resolved.software.values():
-        folder = Path(str(path))
-        if folder.is_absolute() and any((folder / mark).exists() for mark in ("pyvenv.cfg", "conda-meta")):
+    for value in resolved.software.values():
+        folder = Path(str(value))
+        if folder.is_absolute() and any((folder / name).exists() for name in ("pyvenv.cfg", "conda-meta")):
             yield str(folder)
 
 
 def processes_of(resolved: ResolvedJob) -> int:
-    """Return how many processes train together."""
+    """Return how many processes of a job train together."""
     main = resolved.main
     return main.nodes * main.nproc_per_node if main.mode.several_processes else 1
 
@@ -308,16 +317,15 @@ def refuse_unfit(resolved: ResolvedJob) -> None:
     if not resolved.uses_slurm:
         what = f"profile '{resolved.profile.name}' has no Slurm: its jobs run here anyway"
         raise FitError.of(what, fix="submit the job itself")
-    processes, limit = processes_of(resolved), MOST_PROCESSES_PER_CPU * (os.cpu_count() or 1)
-    if processes > limit:
-        has = f"this machine has {os.cpu_count()} CPUs"
-        what = f"the job has {processes} processes, and {has}: at most {limit}"
-        raise FitError.of(what, fix="rehearse a smaller one: --nodes 2 --gpus-per-node 1")
+    processes, cpus = processes_of(resolved), os.cpu_count() or 1
+    if processes > (limit := MOST_PROCESSES_PER_CPU * cpus):
+        what = f"the job has {processes} processes, and this machine has {cpus} CPUs: at most {limit}"
+        raise FitError.of(what, fix="rehearse a smaller job: --nodes 2 --gpus-per-node 1")
 
 
 def _adapted_with_programs(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
-) -> tuple[ResolvedJob, list[tuple[str, str]]]:
+) -> tuple[ResolvedJob, list[UnprovenPart]]:
     """Return the job and its programs as this machine can run them, and the parts that stay unproven."""
     adapted, unproven = _adapted_to_machine(resolved, folder, environment)
     adapted_programs = []
@@ -330,16 +338,17 @@ def _adapted_with_programs(
 
 def _adapted_to_machine(
     resolved: ResolvedJob, folder: Path, environment: Mapping[str, str]
-) -> tuple[ResolvedJob, list[tuple[str, str]]]:
-    """Return a job as this machine can run it, and the parts that stay unproven, with the reasons."""
+) -> tuple[ResolvedJob, list[UnprovenPart]]:
+    """Return a job as this machine can run it, and the parts that stay unproven."""
     unproven, args = [], list(resolved.args)
     # A login node has the folders of the job: if the data are missing there, the rehearsal must show it.
     is_login_node = bool(search_path.find("sbatch", environment))
-    missing = resolved.runtime.missing_files(
+    missing_files = resolved.runtime.missing_files(
         resolved, partial(filled_path, folder=folder, environment=environment)
     )
-    if resolved.runtime.is_container or any(missing):
-        unproven.append((resolved.runtime.name, f"this command's Python runs in its place: {sys.executable}"))
+    if resolved.runtime.is_container or any(missing_files):
+        reason = f"this command's Python runs in its place: {sys.executable}"
+        unproven.append(UnprovenPart(resolved.runtime.name, reason))
         resolved = replace(resolved, runtime=RUNTIMES["host"], software={})
     if resolved.is_bundled:
         args += ["--log-every", "1"]
@@ -348,7 +357,8 @@ def _adapted_to_machine(
         data = filled_path(resolved.data, folder, environment)
         if not is_login_node and not (data and data.is_dir()):
             args += ["--dataset", "fake", "--fake-samples", str(16 * _batch_size(resolved)), "--epochs", "2"]
-            unproven.append(("data", f"{resolved.data} is not on this machine: 2 epochs of random images"))
+            reason = f"{resolved.data} is not on this machine: 2 epochs of random images"
+            unproven.append(UnprovenPart("data", reason))
     return replace(resolved, args=tuple(args)), unproven
 
 
@@ -367,29 +377,29 @@ def _batch_size(resolved: ResolvedJob) -> int:
 
 
 def _last_value(args: Sequence[str], flag: str) -> str:
-    """Return the value of a flag, given as --flag VALUE or --flag=VALUE: the last of several; or ""."""
+    """Return the last value of a flag, given as --flag VALUE or --flag=VALUE; "" without the flag."""
     values = [
-        arg.partition("=")[2] or after
-        for arg, after in itertools.pairwise((*args, ""))
+        arg.partition("=")[2] or next_arg
+        for arg, next_arg in itertools.pairwise((*args, ""))
         if arg == flag or arg.startswith(f"{flag}=")
     ]
     return values[-1] if values else ""
 
 
-def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> list[tuple[str, str]]:
-    """Return the parts of the job that only the cluster can show, with the reasons."""
-    rows = []
+def _parts_of_cluster(resolved: ResolvedJob, *, has_network: bool) -> Iterator[UnprovenPart]:
+    """Yield the parts of the job that only the cluster can show."""
     if resolved.gpus_per_node and not _gpu_devices():
-        rows.append(("GPUs", "this machine has none: the training runs on CPUs"))
+        yield UnprovenPart("GPUs", "this machine has none: the training runs on CPUs")
     if can_compute_memory(resolved):
-        rows.append(("GPU memory", "computed from the tensors, with what CUDA and cuDNN took on one H200"))
+        reason = "computed from the tensors, with what CUDA and cuDNN took on one H200"
+        yield UnprovenPart("GPU memory", reason)
     if resolved.nodes > 1:
-        rows.append(("nodes", f"this machine plays all {resolved.nodes}: no network between them is used"))
-    if resolved.settings.modules:
-        rows.append(("modules", f"module commands do nothing here: {' '.join(resolved.settings.modules)}"))
+        reason = f"this machine plays all {resolved.nodes}: no network between them is used"
+        yield UnprovenPart("nodes", reason)
+    if modules := resolved.settings.modules:
+        yield UnprovenPart("modules", f"module commands do nothing here: {' '.join(modules)}")
     if not has_network:
-        rows.append(("network", "the job has none here: --network gives it this machine's"))
-    return rows
+        yield UnprovenPart("network", "the job has none here: --network gives it this machine's")
 
 
 def _played_job(job: _RehearsedJob, *, seconds: float, stop_after: float) -> PlayedJob:
@@ -422,7 +432,7 @@ def _sandbox_files(job: _RehearsedJob, played_job: PlayedJob) -> dict[str, tuple
     # This machine may have fewer CPUs, so the CPUs do not limit the tasks of a step.
     facts = facts_of_steps(job.script, job.grant) | {"knows_cpus": False}
     scontrol = _SCONTROL.format(place=PLAN_FOLDER, nodes=" ".join(job.grant.nodes))
-    files = {
+    stand_ins = {
         "srun": f'#!/bin/sh\nexec {srun} "$@"\n'.encode(),
         "scontrol": scontrol.encode(),
         "hostname": b'#!/bin/sh\necho "$SLURMD_NODENAME"\n',
@@ -433,7 +443,7 @@ def _sandbox_files(job: _RehearsedJob, played_job: PlayedJob) -> dict[str, tuple
         "scancel": _SCANCEL.encode(),
     }
     return {
-        **{f"{_BIN}/{name}": (text, 0o755) for name, text in files.items()},
+        **{f"{_BIN}/{name}": (text, 0o755) for name, text in stand_ins.items()},
         f"{PLAN_FOLDER}/job.slurm": (job.script.text.encode(), 0o755),
         f"{PLAN_FOLDER}/job": (marshal.dumps(facts), 0o644),
         f"{PLAN_FOLDER}/play.json": (json.dumps(asdict(played_job)).encode(), 0o644),

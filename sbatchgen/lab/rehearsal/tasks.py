@@ -22,7 +22,7 @@ _POLL_S = 0.1  # seconds between two checks of the tasks
 
 
 class AbortedError(Exception):
-    """The step got SIGTERM, so its tasks must be killed."""
+    """The error with which the handler of SIGTERM ends the wait for a step, so that its tasks are killed."""
 
 
 def main() -> int:
@@ -57,7 +57,7 @@ def _memory_command(command: list[str]) -> list[str]:
     package = next((word for word in command if word.endswith("/training")), None)
     if package is None:
         return command
-    # The package's own torchrun.py, if it starts the training, is left out too.
+    # If the package's own torchrun.py starts the training, it comes first, and is also left out.
     first = next(index for index, word in enumerate(command) if word.startswith(package))
     arguments = command[command.index(package) + 1 :]
     return [*command[:first], f"{package}/memory.py", *arguments]
@@ -85,9 +85,10 @@ def _run(environments: list[dict[str, str]], command: list[str], options: dict[s
                 time.sleep(_POLL_S)
                 continue
             running.discard(child)
-            code = os.waitstatus_to_exitcode(status)
-            highest = max(highest, code if code >= 0 else 128 - code)
-            deadline = min(deadline, time.monotonic() + (1 if code and kills_others else wait_s))
+            exit_code = os.waitstatus_to_exitcode(status)  # -N for signal N
+            highest = max(highest, exit_code if exit_code >= 0 else 128 - exit_code)
+            remaining_s = 1 if exit_code and kills_others else wait_s
+            deadline = min(deadline, time.monotonic() + remaining_s)
     for child in running:
         os.killpg(child, signal.SIGKILL)
     return max(highest, 128 + signal.SIGKILL) if running else highest
@@ -117,9 +118,11 @@ def _start(command: list[str], environment: dict[str, str], output: str) -> int:
 def _with_known_interfaces(environment: dict[str, str]) -> dict[str, str]:
     """Return an environment in which lo replaces each network interface that this machine lacks."""
     interfaces = [name for _, name in socket.if_nameindex()]
-    named = {name: environment[name] for name in _INTERFACE_VARIABLES if name in environment}
-    # A list or a pattern such as ^docker0 stays, because only a plain name is certain to be missing.
-    missing = [
-        name for name, text in named.items() if text not in interfaces and text.replace("_", "").isalnum()
-    ]
-    return environment | dict.fromkeys(missing, "lo")
+    changed = dict(environment)
+    for name in _INTERFACE_VARIABLES:
+        value = environment.get(name, "")
+        # A list or a pattern such as ^docker0 stays, because only a plain name is certain to be missing.
+        is_plain_name = value.replace("_", "").isalnum()
+        if is_plain_name and value not in interfaces:
+            changed[name] = "lo"
+    return changed
