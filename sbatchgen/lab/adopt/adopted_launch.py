@@ -111,7 +111,7 @@ def _adopt_wrappers(draft: Draft, launch: Launch) -> None:
 def _adopt_prefix_assignments(draft: Draft, launch: Launch) -> None:
     """Convert the variables set in front of the launch, as in `A=1 B=$A python train.py`."""
     body = launch.tools[0].body
-    earlier_values: dict[str, Word] = {}  # by name: the values of the variables that are farther left
+    earlier_values: dict[str, Word] = {}  # by name: the values of the variables to the left
     for variable in launch.command.prefix_assignments:
         # Bash expands the $A of B=$A to 1. So the setup must export A before it exports B.
         used_names = [name for name in earlier_values if variable.word and name in variable.word.variables]

@@ -197,10 +197,18 @@ def adopt_after(draft: Draft, later_blocks: Sequence[Block]) -> None:
         reason = "a trap of the script's own, and commands after the training"
         draft.lose(f"{reason}: move these to a separate job")
         return
+    draft.profile["setup_after_runtime"] = _function_after_training(draft, lines, trap_text)
+
+
+def _function_after_training(draft: Draft, lines: Sequence[str], trap_text: str) -> list[str]:
+    """Return a function of shell with `lines`, and the trap that calls it when the training has ended.
+
+    `trap_text` is the action of the old script's own trap on EXIT; "" without one.
+    """
     # With errexit, the old script continued only after success. Status 143 means that Slurm ended the job.
     has_errexit = draft.body.is_option_on("errexit", draft.launch_lines[-1])
     condition = "ended == 0" if has_errexit else "ended != 143"
-    draft.profile["setup_after_runtime"] = [
+    return [
         "after_training() {",
         f"local ended=$?; if (({condition})); then # 143: ended by Slurm",
         '(exit "$ended") # so that it is $?',

@@ -134,7 +134,7 @@ class DryRun:
     inputs: DryRunInputs = field(default_factory=DryRunInputs)
     # by path: the reason why the script could not see a folder of this machine, or only parts of it
     not_shown: Mapping[str, str] = field(default_factory=dict)
-    steps_not_shown: int = 0  # if the script reached its limit: at least so many steps would follow
+    steps_not_shown: int = 0  # how many steps would follow at least, if the script reached its limit
     runs: int = 1  # the number of runs that the dry run took
     budget: RunBudget = field(default_factory=RunBudget)  # processes and seconds that are left
     # a second dry run in which each program fails; None if the job's exit status shows such failures anyway
@@ -269,17 +269,17 @@ def _foreseen_needs(script: JobScript, inputs: DryRunInputs, folder: str) -> dic
 def _next_attempt(attempt: _Attempt, last_run: DryRun) -> _Attempt | None:
     """Return the next attempt, with stand-ins for things that the last run missed; None if it missed none."""
     needs = first_needs(_needs_of_run(last_run, attempt.inputs))
-    new = {key: need for key, need in needs.items() if key not in attempt.needed}
-    if not new:
+    new_needs = {key: need for key, need in needs.items() if key not in attempt.needed}
+    if not new_needs:
         return None
-    paths = [_absolute(name, attempt.box.folder) for kind, name in new if kind not in _KINDS_WITHOUT_PATH]
-    visible = attempt.visible.with_paths(paths)
+    names = [name for kind, name in new_needs if kind not in _KINDS_WITHOUT_PATH]
+    visible = attempt.visible.with_paths(_absolute(name, attempt.box.folder) for name in names)
     if visible != attempt.visible:  # this machine has some of these paths, so they need no stand-ins
-        for key, need in [*new.items()]:
+        for key, need in [*new_needs.items()]:
             if need.kind not in _KINDS_WITHOUT_PATH and path_of(need.name):
-                del new[key]
-    inputs = _with_stand_ins(attempt.inputs, new.values())
-    return attempt._replace(visible=visible, needed={**attempt.needed, **new}, inputs=inputs)
+                del new_needs[key]
+    inputs = _with_stand_ins(attempt.inputs, new_needs.values())
+    return attempt._replace(visible=visible, needed={**attempt.needed, **new_needs}, inputs=inputs)
 
 
 def _used_needs(attempt: _Attempt, last_run: DryRun, foreseen: Iterable[NeedKey]) -> Iterable[Need]:
@@ -289,11 +289,11 @@ def _used_needs(attempt: _Attempt, last_run: DryRun, foreseen: Iterable[NeedKey]
     of its commands has the name of the file.
     """
     traced_text = "\n".join(command.text for command in last_run.trace)
-    unused = {(kind, name) for kind, name in foreseen if f"/{Path(name).name}" not in traced_text}
+    unused_keys = {(kind, name) for kind, name in foreseen if f"/{Path(name).name}" not in traced_text}
     needed = {
         key: need
         for key, need in attempt.needed.items()
-        if key not in unused
+        if key not in unused_keys
         # A path that exists here is not a need, even if the sandbox hides the path.
         and (need.kind in _KINDS_WITHOUT_PATH or not path_of(_absolute(need.name, attempt.box.folder)))
     }

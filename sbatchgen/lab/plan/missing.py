@@ -21,7 +21,7 @@ from sbatchgen.lab.plan.step_tasks import number_of
 from sbatchgen.lab.plan.visible_folders import path_of
 
 _MAX_MESSAGES = 40  # messages of each kind that are read
-_MAX_LAST_COMMANDS = 40  # commands at the end of a trace, among which this module looks for a false test
+_TRACE_END_LENGTH = 40  # commands at the end of a trace, among which this module looks for a false test
 _NOT_FOUND = "(?:No such file or directory|Not a directory)"
 # script: line 3: cd: data: No such file or directory
 _BASH_MESSAGE = re.compile(rf"script: line (\d+): (?:(cd|pushd|source|\.): )?(.{{1,999}}): {_NOT_FOUND}")
@@ -301,14 +301,14 @@ def tested_variable(trace: Sequence[TracedCommand], functions: Functions) -> tup
 
 
 class Functions(NamedTuple):
-    """The functions of a script."""
+    """The functions that a script defines."""
 
     names: frozenset[str]
-    lines: Mapping[int, str]  # by line: the function that the line belongs to
+    name_by_line: Mapping[int, str]  # the name of the function around each line
 
     def has(self, command: TracedCommand) -> bool:
         """Return whether a command calls a function, or is a line of a function."""
-        return command.line in self.lines or command.text.partition(" ")[0] in self.names
+        return command.line in self.name_by_line or command.text.partition(" ")[0] in self.names
 
 
 def functions_of(body: Body) -> Functions:
@@ -330,7 +330,7 @@ def function_spans(body: Body) -> list[tuple[int, int]]:
 def last_line(trace: Sequence[TracedCommand], functions: Functions) -> int:
     """Return the line at which a script ended, or the line that called a function such as `die` to end it."""
     for command in reversed(trace):
-        is_in_function = command.line in functions.lines
+        is_in_function = command.line in functions.name_by_line
         gives_up = bool(_GIVING_UP_COMMAND.match(command.text)) and not _is_test(command)
         if not is_in_function or not gives_up:
             return command.line
@@ -350,8 +350,8 @@ def _last_tests(trace: Sequence[TracedCommand], functions: Functions) -> Iterato
     # The functions of the commands that the loop has passed, in which the script ended; "" for no function.
     ending_functions: set[str] = set()
     found_cause = False  # whether the loop has passed a command that may have failed
-    for command in reversed(trace[-_MAX_LAST_COMMANDS:]):
-        function, called = functions.lines.get(command.line, ""), command.text.partition(" ")[0]
+    for command in reversed(trace[-_TRACE_END_LENGTH:]):
+        function, called = functions.name_by_line.get(command.line, ""), command.text.partition(" ")[0]
         is_test = bool(_is_test(command) or _LOOKING_COMMAND.match(command.text))
         gives_up = bool(_GIVING_UP_COMMAND.match(command.text))
         belongs_to_end = function in ending_functions or called in ending_functions

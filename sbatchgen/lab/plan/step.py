@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from sbatchgen.lab.plan.step_tasks import Job
+    from sbatchgen.lab.plan.step_tasks import Job, Task
 
 PLAN_FOLDER = "/run/plan"  # as in box.py, which this program does not load
 BIN = f"{PLAN_FOLDER}/bin"
@@ -115,9 +115,7 @@ def start_step(words: list[str], options: Options, command: list[str], job: Job,
         os.chdir(options["chdir"])
     if not command:
         return 0
-    program = _file_to_run(command[0], exported)
-    limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
-    tasks_to_start = tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
+    tasks_to_start = _tasks_to_start(tasks, _file_to_run(command[0], exported))
     exported_without_gpus = {key: value for key, value in exported.items() if key not in _STEP_GPU_VARIABLES}
     commands = []
     for task in tasks_to_start:
@@ -128,6 +126,15 @@ def start_step(words: list[str], options: Options, command: list[str], job: Job,
         marks |= dict.fromkeys(("SLURM_STEP_ID", "SLURM_STEPID"), str(number))
         commands.append((command, inherited | slurm_variables | marks))
     return start_commands(commands, job)
+
+
+def _tasks_to_start(tasks: list[Task], program: str | None) -> list[Task]:
+    """Return the tasks of a step that start: all tasks, or the first tasks and the last task of a large step.
+
+    `program` is the file of their program; None if its start is only recorded.
+    """
+    limit = MOST_TASKS if program and not program.startswith(BIN) else MOST_RECORDS
+    return tasks if len(tasks) <= limit else tasks[: limit - 1] + tasks[-1:]
 
 
 def _print_information(options: Options, job: Job) -> bool:

@@ -49,11 +49,11 @@ def node_shares_text(tasks: list[Task], options: Options, job: Job, environment:
     names_nodes = _NODE_OPTIONS.intersection(options)
     excluded = {*job["nodes"]} - {*(names if names_nodes else _candidate_nodes(options, job))}
     turn = "passes" if names_nodes or "exclude" in options else "takes"
-    sharing = _sharing(options, job, environment)
+    sharing = _sharing_mode(options, job, environment)
     return " ".join((sharing, turn, ",".join(sorted(excluded)) or "-", *shares))
 
 
-def _sharing(options: Options, job: Job, environment: Options) -> str:
+def _sharing_mode(options: Options, job: Job, environment: Options) -> str:
     """Return which CPUs of its nodes a step leaves to other steps.
 
     "overlap" stands for all CPUs, "exact" for those that the step does not use, and "whole" for none.
@@ -73,29 +73,29 @@ def tasks_of_step(
     first nodes of the job, because other steps still run.
     """
     refusal = _number_refusal(options, job, environment) or _gpu_refusal(options, job, environment)
-    refusal = refusal or _memory_refusal(options, environment)
-    if refusal:
+    if refusal := refusal or _memory_refusal(options, environment):
         return [], refusal
     names = node_names or _candidate_nodes(options, job)
     count, refusal = _node_count(names, options, job, environment)
     if refusal:
         return [], refusal
-    requested = _requested_tasks(options, job, environment, count)
-    total = requested or number_of(environment.get("SLURM_NTASKS")) or count
+    requested_tasks = _requested_tasks(options, job, environment, count)
+    total = requested_tasks or number_of(environment.get("SLURM_NTASKS")) or count
     if total > MAX_STEP_TASKS:
         return [], "Unable to create step for job: More processors requested than permitted"
     names = names[: max(min(total, count), 1)]
-    node_tasks, refusal = _tasks_on_nodes(names, total, options, job, environment, is_job_total=not requested)
+    is_job_total = not requested_tasks
+    node_tasks, refusal = _tasks_on_nodes(names, total, options, job, environment, is_job_total=is_job_total)
     if refusal:
         return [], refusal
-    numbers = [(node, local) for node, task_count in enumerate(node_tasks) for local in range(task_count)]
+    places = [(node, local) for node, task_count in enumerate(node_tasks) for local in range(task_count)]
     order = options.get("distribution") or environment.get("SLURM_DISTRIBUTION", "block")
     if order.startswith(("cyclic", "*:", "plane=1")):  # the next rank runs on the next node
-        numbers.sort(key=lambda node_and_local: node_and_local[::-1])
+        places.sort(key=lambda place: place[::-1])
     step_facts = {"node_tasks": node_tasks, "names": names}
     tasks = [
         {"rank": rank, "node": node, "host": names[node], "local": local, **step_facts}
-        for rank, (node, local) in enumerate(numbers)
+        for rank, (node, local) in enumerate(places)
     ]
     return tasks, ""
 
@@ -334,7 +334,7 @@ def _number_variables(tasks_on_node: int, options: Options, job: Job, environmen
     if cpus := number_of(options.get("cpus-per-task")):
         values["SLURM_CPUS_PER_TASK"] = str(cpus)
     per_task = _cpus_per_task(options, job, environment)
-    if per_task or _sharing(options, job, environment) == "exact":
+    if per_task or _sharing_mode(options, job, environment) == "exact":
         values["SLURM_CPUS_ON_NODE"] = str(max(per_task, 1) * tasks_on_node)
     is_option_first = "SLURM_NTASKS_PER_NODE" not in environment or (is_new and "nodes" in options)
     if is_option_first and options.get("ntasks-per-node"):
