@@ -81,16 +81,21 @@ class Module:
     def __init__(self, file: Path) -> None:
         self.file = file
         self.tree = ast.parse(file.read_text())
-        self.parents = {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        self.nodes: list[ast.AST] = [self.tree]  # all of them, the outer ones first: walking takes a second
+        self.parents: dict[ast.AST, ast.AST] = {}
+        for node in self.nodes:  # which grows
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+                self.nodes.append(child)
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
-        return {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
+        return {node.name: node for node in self.nodes if isinstance(node, ast.FunctionDef)}
 
     @cached_property
     def imported(self) -> dict[str, tuple[str, str]]:
         """The module and the name there of each name that is imported from this package."""
-        froms = [node for node in ast.walk(self.tree) if isinstance(node, ast.ImportFrom) and node.module]
+        froms = [node for node in self.nodes if isinstance(node, ast.ImportFrom) and node.module]
         return {
             each.asname or each.name: (node.module or "", each.name) for node in froms for each in node.names
         }
@@ -185,7 +190,7 @@ class Module:
     def fixes(self) -> Iterator[Fix]:
         """Yield the fixes that the module names."""
         at = self.file.relative_to(REPOSITORY)
-        for node in ast.walk(self.tree):
+        for node in self.nodes:
             for value in self._given(node):
                 for text in self.texts(value):
                     if text.replace(UNKNOWN, "").strip():

@@ -42,7 +42,7 @@ def _messages() -> Iterator[Text]:
     """Yield what errors, findings, notes and rows say."""
     for file in sorted((REPOSITORY / "sbatchgen").rglob("*.py")):
         module = module_of(file)
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             for value in _given(node):
                 at = f"{file.relative_to(REPOSITORY)}:{value.lineno}"
                 yield from (Text(at, text) for text in module.texts(value))

@@ -420,7 +420,7 @@ def sample(situation: str) -> Collection[str]:
     return [*COMMANDS][first % 3 :: 3]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("situation", SITUATIONS)
 def test_no_situation_gives_a_traceback(tmp_path: Path, situation: str, servers: SimpleQueue[Server]) -> None:

@@ -119,6 +119,7 @@ def test_a_virtual_environment_gets_the_packages_of_modules(
     assert (there["PYTHONPATH"], there["PYTHONHOME"]) == (f"{site.cluster.home}/packages", None)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("job", "words"), [("missing", "nothing"), ("clash", "clash"), ("broken", "broken on")]
 )

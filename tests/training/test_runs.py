@@ -66,6 +66,7 @@ def test_torchrun_tells_what_people_look_for(reference: Any) -> None:
     assert {event["samples"] for event in events(run_dir, "epoch")} == {101}
 
 
+@pytest.mark.proof
 def test_a_stop_file_half_way_and_going_on_change_nothing(
     trainers: Trainers, tmp_path: Path, reference: Any
 ) -> None:
