@@ -95,10 +95,13 @@ types: $(VENV)/.test
 words: $(VENV)/.test
 	$(BIN)/python tests/words.py $(PROSE)
 
-# By one process, which takes 10 s in a new checkout: each of those that share the tests would take them.
-compiled: $(VENV)/.test
+# Compiled by one process, which takes 10 s after a change: each process that runs tests would take them.
+compiled: $(VENV)/.compiled
+
+$(VENV)/.compiled: $(VENV)/.test $(shell find sbatchgen training tests -name '*.py')
 	$(BIN)/python -m compileall -q sbatchgen training
 	$(BIN)/python -m pytest --collect-only >/dev/null || true # make test tells of errors
+	@touch $@
 
 # A newer Slurm, whose sbatch the tests then ask too; as root.
 sid:
