@@ -61,9 +61,9 @@ def test_a_pause_is_told_beside_what_is_usual(tmp_path: Path, times: list[float]
 
 
 def test_lines_without_a_time_count_by_their_number(tmp_path: Path) -> None:
-    kept = put(tmp_path, "step\n" * 50, NOW - 600)
-    assert stalled_for(kept, tmp_path, NOW - 700, NOW) == Stall(600.0, 2.0)
-    assert stalled_for(kept, tmp_path, NOW - 700, NOW - 500) is None
+    kept = put(tmp_path, "step\n" * 50, NOW - 610)
+    assert stalled_for(kept, tmp_path, NOW - 710, NOW) == Stall(610.0, 2.0)
+    assert stalled_for(kept, tmp_path, NOW - 710, NOW - 100) is None  # it may evaluate
     assert stalled_for(put(tmp_path, "step\n" * 3, NOW - 300), tmp_path, NOW - 400, NOW) is None
     silent = stalled_for(put(tmp_path, "", NOW - 700), tmp_path, NOW - 700, NOW)
     assert silent
@@ -94,8 +94,8 @@ def test_the_mean_pause_is_of_all_lines_or_not_told(
 
 def test_lines_of_earlier_starts_are_none_of_this_start(tmp_path: Path) -> None:
     again = "Job 4711 on n1, restart 1 of at most 10\n"
-    kept = put(tmp_path, "step\n" * 50_000 + again + "step\n" * 49, NOW - 600)
-    assert stalled_for(kept, tmp_path, NOW - 700, NOW) == Stall(600.0, 2.0)
+    kept = put(tmp_path, "step\n" * 50_000 + again + "step\n" * 49, NOW - 610)
+    assert stalled_for(kept, tmp_path, NOW - 710, NOW) == Stall(610.0, 2.0)
 
 
 def test_a_checkpoint_is_a_sign_of_life(tmp_path: Path) -> None:

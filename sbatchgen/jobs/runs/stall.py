@@ -115,14 +115,13 @@ def _stall_by_mean(
     """Return the stall of a run whose last sign of life came after `running_s`, by its mean pause; else None.
 
     `counted` has the lines of each log that were counted. If others were not, the true mean is smaller, and
-    the stall has no usual pause. A run with many lines may print much at once and then evaluate, so it may be
-    silent for longer.
+    the stall has no usual pause. The mean does not show a long pause, such as an evaluation after each
+    thousand lines, so the run may be silent for MIN_FIRST_STALL_S.
     """
-    count = sum(map(len, counted.values()))
-    mean = running_s / count
+    mean = running_s / sum(map(len, counted.values()))
     is_complete = all(_has_all_lines(path, lines) for path, lines in counted.items())
-    shortest_s = MIN_STALL_S if is_complete and count <= MAX_LINES else MIN_FIRST_STALL_S
-    return _stall_if_longer(quiet_s, mean if is_complete else None, max(shortest_s, MEAN_PAUSE_FACTOR * mean))
+    longest_s = max(MIN_FIRST_STALL_S, MEAN_PAUSE_FACTOR * mean)
+    return _stall_if_longer(quiet_s, mean if is_complete else None, longest_s)
 
 
 def _has_all_lines(path: Path, lines: Sequence[NumberedLine]) -> bool:
